@@ -1,11 +1,16 @@
 """The documentation's lines on real servers, as a script in a copy of the clone."""
 
+import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
-from fedbary.launching.programs import free_port
+import forked
+from processes import marked, servers_of, wait_until
+
+from fedbary.launching.programs import free_port, stop
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,3 +39,31 @@ def script_of(blocks):
     for port in ("9092", "9101", "9102", "9103", "9104", "9105"):
         script = script.replace(port, str(free_port()))
     return script.replace("python ", f"{sys.executable} ")
+
+
+def run_script(blocks, folder, seconds=1500):
+    """Run the blocks with forked commands; return what they printed, and the clone they ran in."""
+    (folder / "fedbary").symlink_to(forked.command())
+    paths = [folder, forked.tools(), Path(sys.executable).parent, os.environ["PATH"]]
+    environment = {**marked(folder), "PATH": os.pathsep.join(map(str, paths))}
+    clone = clone_in(folder)
+    with open(folder / "output", "w+") as output:
+        shell = subprocess.Popen(
+            ["bash", "-c", script_of(blocks)],
+            cwd=clone, env=environment, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = shell.wait(seconds)
+            wait_until(lambda: servers_of(folder) == [], 30)
+        finally:
+            stop(servers_of(folder))
+    said = (folder / "output").read_text()
+    assert code == 0, said
+    return said, clone
+
+
+def staying():
+    """The blocks of a federation that stays, up to its first run; then new data; then its end."""
+    servers = blocks_of("deploy.md", "walkthrough.py")
+    settings, months = blocks_of("stays.md", "walkthrough.py")
+    return ["set -e\n", *servers[:4], settings, "set +e\n"], months, servers[-1]

@@ -55,6 +55,9 @@ class Structure(ABC):
     undamped: ClassVar[bool] = False
     """True: sites take whole steps, as it holds all of the loss's curvature, or a bound on it."""
 
+    grows: ClassVar[bool] = True
+    """False: what it says of old outputs depends on the number of all."""
+
     damping: ClassVar[float] = 0.3
     """Fraction of a step that sites take in a round if nothing else limits the step."""
 
@@ -236,6 +239,7 @@ class Shared(Kronecker):
 
     softmax_alone = True
     undamped = True
+    grows = False
 
     def sizes(self) -> dict[str, int]:
         """Return the triangle of d."""

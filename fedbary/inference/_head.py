@@ -57,10 +57,15 @@ class Head:
 
     def slope(self, weights: Tensor) -> Tensor:
         """Return the gradient of `loss`, (outputs, inputs + 1)."""
+        return self.sloped(weights)[1]
+
+    def sloped(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `loss` and its gradient, in one pass."""
         outputs = (self.features @ weights.T).requires_grad_()
         with torch.enable_grad():
-            (pull,) = torch.autograd.grad(self._of(outputs), outputs)
-        return pull.T @ self.features
+            loss = self._of(outputs)
+            (pull,) = torch.autograd.grad(loss, outputs)
+        return loss.detach(), pull.T @ self.features
 
     def bent(self, weights: Tensor) -> Tensor:
         """Return the Hessians of every example's loss by its outputs, (n, outputs, outputs)."""

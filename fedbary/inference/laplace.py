@@ -68,8 +68,8 @@ def settle(local: Local, head: Head) -> dict[str, float]:
     def value(flat: np.ndarray) -> tuple[float, np.ndarray]:
         weights = torch.from_numpy(flat).to(start).view_as(start)
         prior, pull = energy(weights)
-        found = power * head.loss(weights) + prior
-        return float(found), (power * head.slope(weights) + pull).flatten().cpu().numpy()
+        loss, slope = head.sloped(weights)
+        return float(power * loss + prior), (power * slope + pull).flatten().cpu().numpy()
 
     flat = start.flatten().cpu().numpy()
     near = TOLERANCE * max(1.0, float(np.abs(value(flat)[1]).max()))

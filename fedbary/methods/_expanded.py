@@ -29,7 +29,7 @@ Reference: Irons and Tuck, A version of the Aitken accelerator for computer iter
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from urllib.parse import quote, unquote
 from weakref import WeakKeyDictionary
@@ -37,6 +37,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from fedbary.aggregation.outputs import with_outputs
 from fedbary.aggregation.structures import STRUCTURES, Quadratic, Structure
 from fedbary.errors import SettingError
 from fedbary.inference._head import Head
@@ -105,18 +106,26 @@ class Expanded:
             raise SettingError("covariance", said, allowed)
         return structure
 
-    def inherit(self, model: Tensors, inherited: Inherited) -> Tensors:
-        """Return a state with the sites of an earlier run; a SettingError if it has none."""
-        structure = self.structure(model)
-        sites = dict(self.sites(inherited.state, structure))
-        like = self.reply_like(model)
-        if not sites or any(
-            site[n].shape != like[f"site/{n}"].shape for site in sites.values() for n in site
-        ):
-            allowed = f"a run of PVI of the same layer and classes, covariance={self.covariance}"
+    def inherit(self, model: Tensors, inherited: Inherited) -> tuple[Tensors, Tensors]:
+        """Return the model, new classes at 0, and the earlier sites; a SettingError without any."""
+        structure, places = self.structure(model), inherited.places
+        if places and not structure.grows:
+            said = f"{self.covariance} with new classes: its bound on the old ones would be another"
+            allowed = ", ".join(name for name, each in STRUCTURES.items() if each.grows)
+            raise SettingError("covariance", said, allowed)
+        old = replace(structure, outputs=sum(p >= 0 for p in places) or structure.outputs)
+        sizes = {SLOPE: old.outputs * old.inputs, **old.sizes()}
+        sites = dict(self.sites(inherited.state, old))
+        if not sites or any(len(site[n]) != sizes[n] for site in sites.values() for n in sizes):
+            allowed = f"a run of PVI of the same layer, covariance={self.covariance}"
             raise SettingError("start_from", "a run without such sites", allowed)
+        if places:
+            sites = {client: with_outputs(site, old, places) for client, site in sites.items()}
+            mean = self.mean(model)
+            mean[torch.tensor(places) < 0] = 0
+            model = {**model, **tensors_of(mean, last_layer(model), model)}
         dtype = model[last_layer(model)[0]].dtype
-        return {
+        return model, {
             f"site/{quote(older(client), safe='')}/{name}": tensor.to(dtype)
             for client, site in sites.items()
             for name, tensor in site.items()
@@ -257,10 +266,10 @@ class Expanded:
 
     def site(self, state: Tensors, structure: Structure, client: str) -> dict[str, Tensor] | None:
         """Return the slope and the statistics of a client's site; None where it has none."""
-        prefix = f"site/{quote(client, safe='')}/"
-        if prefix + SLOPE not in state:
+        prefix, names = f"site/{quote(client, safe='')}/", (SLOPE, *structure.sizes())
+        if any(prefix + name not in state for name in names):
             return None
-        return {name: state[prefix + name].double() for name in (SLOPE, *structure.sizes())}
+        return {name: state[prefix + name].double() for name in names}
 
     def _total(self, server: Server, structure: Structure) -> Mapping[str, Tensor]:
         """Return the sum of all sites, which every message of a round takes one of."""
@@ -279,9 +288,10 @@ class Expanded:
             right = right - site[SLOPE].view_as(mean)
             held = {name: tensor + site[name] for name, tensor in held.items()}
 
+        products = [structure.product(site) for _, site in sorted(sites.items())]
+
         def applied(to: Tensor) -> Tensor:
-            parts = (structure.product(site)(to) for _, site in sorted(sites.items()))
-            return sum(parts, self.prior_precision * to)
+            return sum((times(to) for times in products), self.prior_precision * to)
 
         solve = structure.solve(held, self.prior_precision)
         move, _ = conjugate_gradients(applied, solve, right, torch.zeros_like(mean))

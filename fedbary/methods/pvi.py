@@ -129,7 +129,8 @@ class PVI(SiteMethod):
         """Keep the sites of the earlier run: the prior is its posterior."""
         if self.covariance == "none":
             return super().inherit(model, inherited)
-        return model, {**self.start(model), **self.expanded.inherit(model, inherited)}
+        self.start(model)
+        return self.expanded.inherit(model, inherited)
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global posterior, from which the client starts, and its cavity."""

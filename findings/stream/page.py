@@ -22,6 +22,8 @@ CELLS, TRIED = "cells.csv.xz", "tried.csv.xz"
 STREAMS = {
     "digits pairs": "digits, classes in pairs",
     "digits turns": "digits that turn",
+    "fashion pairs": "Fashion-MNIST, classes in pairs",
+    "fashion turns": "Fashion-MNIST that turns",
     "features pairs": "features, classes in pairs",
 }
 SCORES = (
@@ -70,11 +72,15 @@ def picture(results: Path) -> Figure:
     """Draw accuracy on the earlier tasks after each task: a panel a stream, a line a method."""
     cells = pd.read_csv(results / CELLS)
     streams = _measured(cells)
-    figure = sheet(2.0 + 2.8 * len(streams), 3.4)
-    panels = figure.subplots(1, len(streams), sharey=True)
+    columns = min(3, len(streams))
+    rows = -(-len(streams) // columns)
+    figure = sheet(2.0 + 2.8 * columns, 0.4 + 3.0 * rows)
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    for axes in panels.flat[len(streams) :]:
+        axes.set_axis_off()
     methods = list(dict.fromkeys(cells["method"]))
     shown = {}
-    for axes, stream in zip(panels, streams, strict=True):
+    for axes, stream in zip(panels.flat, streams, strict=False):
         of_stream = cells[(cells["stream"] == stream) & (cells["task"] > 0)]
         for method, runs in of_stream.groupby("method", sort=False):
             means = 100 * runs.groupby("task")["old"].mean()
@@ -84,6 +90,7 @@ def picture(results: Path) -> Figure:
         axes.grid(alpha=0.3)
         open_frame(axes)
         shown |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
-    panels[0].set_ylabel("Accuracy on earlier tasks, %")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("Accuracy on earlier tasks, %")
     figure.legend(shown.values(), shown.keys(), loc="outside right", fontsize=6)
     return figure

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-BUDGETS = {"digits": (32, 5)}
+BUDGETS = {"digits": (32, 5), "fashion": (6, 2)}
 """The most settings that are tried of a side, and how many of these on more seeds, by the data."""
 
 USUAL = 10, 3
@@ -91,6 +91,6 @@ SIDES: Mapping[str, Side] = {
         }
     ),
     "LDA": Side({"method": ("LDA",), "rounds": (1,)}),
-    "PVI, sites of a mode": Side(_OF_MODE, changes=("turns",)),
+    "PVI, sites of a mode": Side(_OF_MODE),
     "PVI, sites of a mode, classes known": Side(_OF_MODE, changes=("pairs",), knows_classes=True),
 }  # fmt: skip

@@ -10,12 +10,15 @@ import numpy as np
 from scipy.ndimage import rotate
 from sklearn.datasets import load_digits
 
-TASKS, DEGREES = 5, 20
-IMAGES, TESTED = 6_000, 1_000
-"""Numbers of images of a stream for training and validation, and for the test."""
+from fedbary.data.images import load
 
-STREAMS = ("digits pairs", "digits turns", "features pairs")
-"""By the data and what changes. Features are those of `findings.features`, of CIFAR-10."""
+TASKS, DEGREES = 5, 20
+IMAGES: Mapping[str, int] = {"fashion": 3_000}
+USUAL, TESTED = 6_000, 1_000
+"""Numbers of images of a stream for training and validation, by the data, and for the test."""
+
+STREAMS = ("digits pairs", "digits turns", "fashion pairs", "fashion turns", "features pairs")
+"""By the data and what changes: Fashion-MNIST, and features of CIFAR-10, of `findings.features`."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -29,8 +32,14 @@ def images(data: str, folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray,
         x, y = (held.images[order, None] / 16 * 255).astype(np.uint8), held.target[order]
         tested = len(y) // 5
         return x[tested:], y[tested:], x[:tested], y[:tested]
-    with np.load(folder / "features64.npz") as file:
-        x, y, xt, yt = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+    names = ("x_train", "y_train", "x_test", "y_test")
+    if data == "fashion":
+        read = load("fashionmnist", folder, download=True)
+        x, y, xt, yt = (getattr(read, name).numpy() for name in names)
+        x, xt = halved(x), halved(xt)
+    else:
+        with np.load(folder / "features64.npz") as file:
+            x, y, xt, yt = (file[name] for name in names)
     return x, y, xt[:TESTED], yt[:TESTED]
 
 
@@ -41,7 +50,7 @@ def stream(name: str, seed: int, folder: Path) -> list[Arrays]:
     """
     data, change = name.split()
     x, y, x_test, y_test = images(data, folder)
-    order = np.random.default_rng(seed).permutation(len(y))[:IMAGES]
+    order = np.random.default_rng(seed).permutation(len(y))[: IMAGES.get(data, USUAL)]
     cut = len(order) // 5
     parts = {
         "valid": (x[order[:cut]], y[order[:cut]]),
@@ -64,3 +73,10 @@ def turned(x: np.ndarray, degrees: int) -> np.ndarray:
     """Return images (n, 1, height, width) turned by so many degrees."""
     by = rotate(x.astype(float), degrees, axes=(2, 3), reshape=False, order=1)
     return by.clip(0, 255).astype(np.uint8)
+
+
+def halved(x: np.ndarray) -> np.ndarray:
+    """Return images (n, 1, height, width) of half the height and width: means of four pixels."""
+    count, _, height, width = x.shape
+    fours = x.reshape(count, 1, height // 2, 2, width // 2, 2)
+    return fours.mean((3, 5)).round().astype(np.uint8)

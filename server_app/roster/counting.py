@@ -32,9 +32,9 @@ def drawn(nodes: Sequence[int], count: int, seed: int) -> list[int]:
 
 
 def answered(members: int, total: int, groups: Mapping[str, Sequence[str]], away: int) -> str:
-    """Describe the answers: their number, each group's nodes, and the number of absent ones."""
+    """Describe the answers: the members' number, each group's nodes, and that of absent ones."""
     said = [f"{group}: {', '.join(names[:NAMED])}" for group, names in groups.items() if names]
     if away > 0:
         said.append(f"not connected: {away}")
-    head = f"{members} of {total} nodes answered"
+    head = f"{members} of {total} nodes can take part"
     return f"{head} ({'; '.join(said)})" if said else head

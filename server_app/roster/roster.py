@@ -21,6 +21,7 @@ from server_app.roster.claims import Claims, Owner
 from server_app.roster.counting import answered, drawn, expected
 from server_app.roster.member import Member, member_from
 from server_app.roster.questions import Questions
+from server_app.roster.refusals import Claimed, NothingNew, Refusals
 from server_app.roster.simulated import hindrance
 from server_app.roster.waiting import Waiting
 from strategies.internals import log
@@ -61,7 +62,7 @@ class Roster:
         self._signature = signature
         self._members: dict[int, Member] = {}
         self._claimants: dict[str, int] = {}
-        self._refused: dict[int, str] = {}
+        self._refused = Refusals()
         self._silent: set[int] = set()
         self._questions = Questions()
         self._claims = Claims(keys)
@@ -122,12 +123,12 @@ class Roster:
         """
         waiting = Waiting(self._settings.round_timeout)
         while not self._is_complete():
-            known = len(self._members) + len(self._refused)
+            known = len(self._members) + len(self._refused.nodes)
             self._listen()
-            self._ask(self._online() - self._members.keys() - self._refused.keys())
+            self._ask(self._online() - self._members.keys() - self._refused.nodes)
             self._listen()
-            has_news = len(self._members) + len(self._refused) > known
-            if waiting.is_over(has_news, in_vain=bool(self._refused and not self._members)):
+            has_news = len(self._members) + len(self._refused.nodes) > known
+            if waiting.is_over(has_news, in_vain=self._refused.are_faults and not self._members):
                 break
             waiting.say(self._awaited)
             if not self._is_complete():
@@ -149,7 +150,7 @@ class Roster:
         while len(there) < self._settings.min_replies and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             there = self._listen()
-            self._ask(self._online() - self._members.keys() - self._refused.keys())
+            self._ask(self._online() - self._members.keys() - self._refused.nodes)
         least = min(self._settings.min_replies, len(there))
         part = max(least, round(getattr(self._settings, "participation", 1.0) * len(there)))
         return drawn(self._ordered(there), part, self._seed("participants", server_round))
@@ -183,7 +184,7 @@ class Roster:
         return expected(self._settings.clients, self._members.values())
 
     def _is_complete(self) -> bool:
-        return len(self._members) + len(self._refused) >= self._expected
+        return len(self._members) + self._refused.sites >= self._expected
 
     def _online(self) -> set[int]:
         """Return the nodes that are there, and note their keys' registered names."""
@@ -217,41 +218,35 @@ class Roster:
 
     def _admit(self, node: int, reply: Message, online: set[int]) -> None:
         if reply.has_error():
-            self._refuse(node, cause(reply.error.reason))
+            self._refuse(node, ValueError(cause(reply.error.reason)))
             return
         try:
             member = member_from(node, reply.content, len(self._signature.classes))
             if why := self._left_out(member):
-                raise ValueError(why)
+                raise NothingNew(why)
             self._claim(member, online)
         except ValueError as error:
-            self._refuse(node, str(error))
+            self._refuse(node, error)
             return
         self._silent.discard(node)
-        self._refused.pop(node, None)
+        self._refused.drop(node)
         self._part(node)
         self._members[node] = member
         self._claimants |= dict.fromkeys(member.claims, node)
 
     def _claim(self, member: Member, online: set[int]) -> None:
-        """Give a node the name and the partition that it claims.
-
-        Raises
-        ------
-        ValueError
-            If one of them is another node's.
-        """
+        """Give a node the name and the partition that it claims; Claimed if one is another's."""
         node, claims = member.node_id, member.claims
         for claim in sorted(claims):
             owner = self._claims.owner(claim, node, lambda n: n in online and n in self._members)
             if owner not in (None, self._claims.of(node)):
-                raise ValueError(f"it claims to be {claim}, which is {self._said(owner)}")
+                raise Claimed(claim, self._said(owner))
         for claim in sorted(claims):
             other = self._claimants.get(claim, node)
             if other == node:
                 continue
             if other in online:
-                self._refuse(other, f"it claims to be {claim}, which is {self.called(node)}")
+                self._refuse(other, Claimed(claim, self.called(node)))
             else:
                 log(WARNING, "Node %d is now %s, as node %d is gone", node, claim, other)
                 self._part(other)
@@ -264,23 +259,23 @@ class Roster:
         assert isinstance(owner, SiteKey)
         return f"tied to the key that was registered as {owner.registered}, see {SITE_KEYS}"
 
-    def _refuse(self, node: int, reason: str) -> None:
+    def _refuse(self, node: int, why: ValueError) -> None:
         called = self.called(node)
         self._part(node)
-        if self._refused.get(node) != reason:
-            self._refused[node] = reason
-            log(WARNING, "%s is left out: %s", called, reason)
+        if self._refused.add(node, why):
+            log(WARNING, "%s is left out: %s", called, why)
 
     def _part(self, node: int) -> None:
         """Drop a member and its claims."""
-        if (member := self._members.pop(node, None)) is not None:
-            for claim in member.claims:
-                del self._claimants[claim]
+        member = self._members.pop(node, None)
+        for claim in member.claims if member else ():
+            del self._claimants[claim]
 
     def _nobody(self) -> str:
-        if self._refused and not self._members:
-            return f"no node can take part: {next(iter(self._refused.values()))}"
-        return f"{self._awaited()} within {self._settings.round_timeout:g} seconds"
+        if self._members or not self._refused.nodes:
+            return f"{self._awaited()} within {self._settings.round_timeout:g} seconds"
+        why = f"no node can take part: {self._refused.reason}"
+        return why if self._is_complete() else f"{why}; {self._awaited()}"
 
     def _names(self, nodes: Iterable[int], word: str) -> list[str]:
         """Return the nodes' names; numbers that a simulation has drawn are left out."""
@@ -290,10 +285,10 @@ class Roster:
     def _awaited(self) -> str:
         """Describe the nodes that answered, those that did not, and the number of absent ones."""
         waited_for = self._questions.waited_for - self._members.keys()
-        known = self._members.keys() | self._refused.keys() | waited_for
+        known = self._members.keys() | self._refused.nodes | waited_for
         groups = {
             "take part": [member.name for member in self.members],
-            "left out": self._names(self._refused, "node"),
+            "left out": self._names(self._refused.nodes, "node"),
             "not yet": self._names(waited_for, "node"),
         }
         away = self._expected - len(known)

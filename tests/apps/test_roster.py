@@ -91,6 +91,32 @@ def test_if_no_node_can_take_part_the_reason_is_given_without_waiting_for_the_ti
         roster.gather()
 
 
+def test_sites_without_news_do_not_end_the_wait_for_one_that_has_some(monkeypatch):
+    """The last site comes long after the others have said that they have nothing new."""
+    monkeypatch.setattr("server_app.roster.waiting.GRACE_SECONDS", 0.0)
+    chosen = settings(round_timeout=600)
+    grid, without = Grid(client_app.app, chosen), {"partition 0", "partition 1"}
+    why = "{} has nothing new".format
+
+    def left_out(member):
+        return why(member.name) if member.name in without else ""
+
+    everyone, asked = grid.online, []
+
+    def some():
+        asked.append(None)
+        return everyone if len(asked) > 9 else everyone[:2]
+
+    grid.get_node_ids = some
+    roster = Roster(grid, chosen, layout_of(chosen), left_out=left_out)
+    roster.gather()
+    assert [member.partition for member in roster.members] == [2]
+    monkeypatch.setattr(grid, "get_node_ids", lambda: everyone[:2])
+    late = Roster(grid, settings(round_timeout=0.5), layout_of(chosen), left_out=left_out)
+    with pytest.raises(RunError, match=r"partition 0 has nothing new; 0 of 3 .*not connected: 1"):
+        late.gather()
+
+
 def test_a_node_whose_data_do_not_fit_is_left_out_until_they_do():
     broken, app = {2}, ClientApp()
 
@@ -178,7 +204,7 @@ def test_beside_a_ray_that_does_not_start_the_log_says_so_with_where_to_look(mon
         roster.gather()
     said = [record.getMessage() for record in caplog.records]
     first = next(i for i, line in enumerate(said) if line.startswith("Ray has not started yet"))
-    assert "0 of 3 nodes answered (not connected: 3)" in said[:first]
+    assert "0 of 3 nodes can take part (not connected: 3)" in said[:first]
     assert said[first].endswith("logs")
 
 
@@ -208,7 +234,7 @@ def test_a_node_that_comes_later_joins():
 
 
 def test_a_partition_is_held_by_one_node():
-    chosen = settings()
+    chosen = settings(round_timeout=0.5)
     nodes = [{"partition-id": partition, "num-partitions": 3} for partition in (0, 1, 1)]
     roster = Roster(Grid(client_app.app, chosen, nodes), chosen, layout_of(chosen))
     roster.gather()

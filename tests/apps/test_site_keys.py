@@ -49,6 +49,21 @@ def test_a_name_belongs_to_the_key_registered_under_it_even_if_another_claims_it
     assert f"claims to be partition 0, which is partition 0 (node {owner})" in caplog.text
 
 
+def test_a_node_that_claims_another_s_partition_does_not_end_the_wait_for_a_site():
+    """Two sites are waited for. Beside the first one comes a stranger that claims its partition."""
+    grid, roster = keyed(["partition 0", "stranger", "partition 1"], [0, 0, 1], round_timeout=60)
+    first, stranger, late = grid.online
+    asked = []
+
+    def some():
+        asked.append(None)
+        return [first, stranger, *([late] if len(asked) > 9 else [])]
+
+    grid.get_nodes = lambda: [grid.infos[node] for node in some()]
+    roster.gather()
+    assert [member.node_id for member in roster.members] == [first, late]
+
+
 def test_a_registered_site_keeps_its_partition_while_it_is_away(caplog):
     grid, roster = keyed(["north", "south", "west"], [0, 1, 1])
     north, south, west = grid.online

@@ -1,19 +1,10 @@
 """A federation that stays, on real servers: the documentation's lines, and kills of the service."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import forked
 import pytest
 import yaml
 from every_method import night
-from processes import marked, servers_of, wait_until
 from runs_of import lines
-from walkthroughs import blocks_of, clone_in, script_of
-
-from fedbary.launching.programs import stop
+from walkthroughs import run_script, staying
 
 pytestmark = [pytest.mark.slow, night]
 
@@ -31,27 +22,8 @@ done
 
 
 def test_the_next_run_starts_when_there_are_new_examples_whenever_the_service_is_killed(tmp_path):
-    servers, (settings, months) = (
-        blocks_of("deploy.md", "walkthrough.py"),
-        blocks_of("stays.md", "walkthrough.py"),
-    )
-    parts = ["set -e\n", *servers[:4], settings, months, "set +e\n", KILLED, servers[-1]]
-    (tmp_path / "fedbary").symlink_to(forked.command())
-    paths = [tmp_path, forked.tools(), Path(sys.executable).parent, os.environ["PATH"]]
-    environment = {**marked(tmp_path), "PATH": os.pathsep.join(map(str, paths))}
-    clone = clone_in(tmp_path)
-    with open(tmp_path / "output", "w+") as output:
-        shell = subprocess.Popen(
-            ["bash", "-c", script_of(parts)],
-            cwd=clone, env=environment, stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
-        try:
-            code = shell.wait(1500)
-            wait_until(lambda: servers_of(tmp_path) == [], 30)
-        finally:
-            stop(servers_of(tmp_path))
-    said = (tmp_path / "output").read_text()
-    assert code == 0, said
+    start, months, end = staying()
+    said, clone = run_script([*start[:-1], months, "set +e\n", KILLED, end], tmp_path)
     assert said.count("so none is new") >= 1
     runs = clone / "federation" / "runs"
     assert sorted(each.name for each in runs.iterdir()) == ["0001", "0002", "0003"], said

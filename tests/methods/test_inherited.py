@@ -123,6 +123,66 @@ def test_full_sites_of_runs_end_at_the_mode_of_all_data_where_losses_are_quadrat
     torch.testing.assert_close(tensors["1.weight"], exact, rtol=1e-5, atol=1e-6)
 
 
+def old_rows_alone(outputs, y):
+    """Return half the squares of those outputs that have a target."""
+    known = y.isfinite()
+    return 0.5 * torch.where(known, outputs - y.nan_to_num(), 0).square().sum(1).mean()
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "kronecker", "full"])
+@pytest.mark.parametrize("places", [(0, 1, -1), (1, -1, 0, -1)])
+def test_sites_that_get_rows_are_those_of_a_layer_that_had_them_from_the_start(places, covariance):
+    """The first data say nothing of rows that came later; a new row begins at its prior's mode."""
+    parts = [(double(n, 3, seed=n), double(n, 2, seed=n + 1)) for n in (12, 20)]
+    if covariance == "diagonal":
+        parts = [(torch.linalg.qr(x).Q, y) for x, y in parts]
+    method = PVI(covariance=covariance, prior_std=PRIOR_STD)
+    small, wide = layer(3, 2, bias=False), layer(3, len(places), bias=False)
+    there = torch.tensor(places) >= 0
+    rows = [place for place in places if place >= 0]
+    first = torch.full((12, len(places)), torch.nan, dtype=torch.float64)
+    first[:, there] = parts[0][1][:, rows]
+    tensors, held = rounds(method, small, [parts[0]], half_squares, 2)
+    inherited = Inherited(Posterior(tensors, {}), held, places)
+    model = {n: inherited.laid_out(tensors[n], t) for n, t in wide.state_dict().items()}
+    assert model["1.weight"][~there].all()
+    grown, held = method.inherit(model, inherited)
+    assert torch.equal(grown["1.weight"][there], tensors["1.weight"][rows])
+    assert not grown["1.weight"][~there].any()
+    known, state = rounds(method, wide, [(parts[0][0], first)], old_rows_alone, 3)
+    torch.testing.assert_close(known["1.weight"], grown["1.weight"], rtol=1e-5, atol=1e-6)
+    known, state = goes_on(method, known, state)
+    second = parts[1][0], double(20, len(places), seed=3)
+    ends = []
+    for begun, kept in ((grown, held), (known, state)):
+        wide.load_state_dict(begun)
+        ends.append(rounds(method, wide, [second], half_squares, 2, kept)[0]["1.weight"])
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
+    exact = torch.zeros(len(places), 3, dtype=torch.float64)
+    for row, place in enumerate(places):
+        x = torch.cat([parts[0][0], second[0]]) if place >= 0 else second[0]
+        y = torch.cat([first[:, row], second[1][:, row]]) if place >= 0 else second[1][:, row]
+        exact[row] = torch.linalg.solve(
+            x.T @ x + torch.eye(3, dtype=torch.float64) / PRIOR_STD**2, x.T @ y
+        )
+    torch.testing.assert_close(ends[0], exact, rtol=1e-5, atol=1e-6)
+
+
+def test_a_bound_of_a_softmax_takes_no_new_class_and_sites_are_of_one_structure():
+    x, y = double(12, 3), torch.arange(12) % 2
+    small, loss = layer(3, 2), torch.nn.functional.cross_entropy
+    grown = {name: torch.zeros(3, *tensor.shape[1:]) for name, tensor in small.state_dict().items()}
+    for covariance, said in (("shared", "new classes.*diagonal, kronecker, full"), ("full", None)):
+        method = PVI(covariance=covariance)
+        tensors, held = rounds(method, small, [(x, y)], loss, 1)
+        inherited = Inherited(Posterior(tensors, {}), held, (0, 1, -1))
+        if said:
+            with pytest.raises(SettingError, match=said):
+                method.inherit(grown, inherited)
+        with pytest.raises(SettingError, match="start_from: .a run without such sites"):
+            goes_on(PVI(covariance="kronecker"), tensors, held)
+
+
 @pytest.mark.parametrize("name", ["PVI", "BayesADMM", "FedEP"])
 def test_another_methods_posterior_is_one_site_so_that_the_global_factor_is_that_posterior(name):
     posterior = Posterior({"w": double(4)}, {"w": 0.3 * double(4, seed=1)})

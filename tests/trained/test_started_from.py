@@ -140,15 +140,17 @@ def npz(folder, name, classes, seed):
     return str(file)
 
 
-@pytest.mark.parametrize("method", ["barycentre", "PVI", "LDA", "FOLA"])
+@pytest.mark.parametrize("method", ["barycentre", "PVI", "PVI of modes", "LDA", "FOLA"])
 def test_new_classes_come_to_the_head_and_old_ones_keep_their_rows(method, tmp_path):
-    deterministic = method in ("LDA", "FOLA")
+    deterministic = method in ("PVI of modes", "LDA", "FOLA")
+    method, of_modes = method.split()[0], " " in method
     by = {
         "method": method, "train_fraction": 1.0, "min_examples": 5, "normalise": "none",
         "bayesian_layers": 0 if deterministic else 1, "partition": "iid",
     }  # fmt: skip
     two, three = (npz(tmp_path, str(k), k, k) for k in (2, 3))
-    by |= {} if deterministic else {"kl_weight": 1}
+    by |= {"kl_weight": 1} if method in ("barycentre", "PVI") else {}
+    by |= {"inference": "laplace", "covariance": "kronecker"} if of_modes else {}
     run_inline(settings(dataset=two, **by), tmp_path / "a")
     prior = {"prior": "earlier"} if method == "barycentre" else {}
     run_inline(settings(dataset=three, start_from=tmp_path / "a", **by, **prior), tmp_path / "b")
@@ -157,6 +159,8 @@ def test_new_classes_come_to_the_head_and_old_ones_keep_their_rows(method, tmp_p
         assert len(began[name]) == 3
         if method != "LDA":
             assert torch.equal(began[name][:2], tensor)
+        if of_modes:
+            assert not began[name][2].any()
     if method == "LDA":
         held = sums(tmp_path / "b")
         shares = [t for n, t in held.items() if "%0A" in n and n.endswith("shares")]
