@@ -6,6 +6,7 @@ Messages, admission and state are those of the method's strategy. Only the loop 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -224,7 +225,7 @@ class AsynchronousStrategy(MethodStrategy):
         self, server_round: int, admitted: list[Message], reference: ArrayRecord
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Refuse replies that lie far from what was sent, beside those of the latest aggregates."""
-        if len(self._recent) >= LEAST - 1:
+        if len(self._recent) >= LEAST - 1 and not self._withstands(len(admitted)):
             reasons = [self._too_far(reply) for reply in admitted]
             admitted = self._gate.admitted(server_round, admitted, reasons, self.weighted_by_key)
         return super()._aggregate_admitted(server_round, admitted, reference)
@@ -264,8 +265,10 @@ class AsynchronousStrategy(MethodStrategy):
     def _arrivals(self, server: Server, replies: Sequence[Reply]) -> Iterator[Arrival]:
         mode = self.asynchronous
         at_work = mode.concurrency or max(server.clients, len(replies))
-        every = float(server.examples) or sum(reply.weight for reply in replies)
-        of_mean_client = every / (server.clients or len(replies))
+        every, clients = math.fsum(reply.weight for reply in replies), len(replies)
+        if server.examples and server.clients:
+            every, clients = server.examples, server.clients
+        of_mean_client = every / clients
         errands_of = [self._arrived[reply.client] for reply in replies]
         parts = parts_of(
             [reply.weight / (at_work * of_mean_client) for reply in replies],

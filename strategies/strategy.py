@@ -115,7 +115,11 @@ class PosteriorStrategy(MethodStrategy):
     def _withstands(self, replies: int) -> bool:
         """Return whether clipping, mixing or a robust rule protects a round of so many replies."""
         rule, protects = self.rule, self.method.clipping or self.method.mixing
-        return protects or (isinstance(rule, RobustRule) and not rule.is_plain(replies))
+        return protects or (isinstance(rule, RobustRule) and not rule.is_plain(self._of(replies)))
+
+    def _of(self, replies: int) -> int:
+        """Return the number of clients that a robust rule compares: all, if they are remembered."""
+        return max(replies, self._nodes) if self.method.remember else replies
 
     def _aggregate(self, sent: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
         """Return the rule's aggregate of admitted replies."""
@@ -131,12 +135,13 @@ class PosteriorStrategy(MethodStrategy):
         """Return the aggregate; warn of a rule without protection and of untrained variances."""
         rule = self.rule
         plain: dict[str, float] = {}
-        if isinstance(rule, RobustRule) and rule.is_plain(len(admitted)):
+        compared = self._of(len(admitted))
+        if isinstance(rule, RobustRule) and rule.is_plain(compared):
             plain[rule.name] = rule.trim_fraction
-        if self.method.mixing and num_hostile(self.method.trim_fraction, len(admitted)) == 0:
+        if self.method.mixing and num_hostile(self.method.trim_fraction, compared) == 0:
             plain["mixing"] = self.method.trim_fraction
         for name, fraction in plain.items():
-            share = f"{fraction:g} of {len(admitted)} replies is less than one"
+            share = f"{fraction:g} of {compared} replies is less than one"
             log(WARNING, "aggregate_train: %s does not protect: %s", name, share)
         records = [arrays_of(reply) for reply in admitted]
         self._stillness.observe(reference, records, self.convention)

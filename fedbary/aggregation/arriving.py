@@ -16,8 +16,6 @@ all q_k. Such a weight is mixed instead:
 
 This is a mean of Gaussians, so its precision is above 0.
 
-The sum may have a further term in the chart's coordinates, such as one of remembered changes.
-
 References: Xie, Koyejo and Gupta, Asynchronous Federated Optimization (FedAsync), 2019, for w and
 the mixture; Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation (FedBuff),
 AISTATS 2022, for the changes.
@@ -28,7 +26,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -79,7 +76,6 @@ def along(
     changes: Sequence[Change],
     mixed: Collection[str] = (),
     largest_log_var: float = math.inf,
-    further: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> dict[str, Tensor]:
     """Return the aggregate after some changes.
 
@@ -96,8 +92,6 @@ def along(
         and bool tensors always are, and rounded.
     largest_log_var : float
         Largest magnitude of the result's log-variances.
-    further : Mapping[str, Tensor]
-        Terms that are added in the coordinates, under the keys of `change_of`.
 
     Returns
     -------
@@ -116,66 +110,20 @@ def along(
     moved: dict[str, Tensor] = {}
     for key, tensor in model.items():
         if key in pairs:
-            moved |= _gaussian(
-                rule, key, pairs[key], model, changes, stays, largest_log_var, further
-            )
+            moved |= _gaussian(rule, key, pairs[key], model, changes, stays, largest_log_var)
         elif not is_continuous(tensor):
             held = [tensor, *(change.found[key] for change in changes)]
             parts = [stays, *(change.part for change in changes)]
             moved[key] = aggregate_buffer(rule, held, parts)
         elif key not in pairs.values():
-            moved[key] = _point(key, tensor, changes, stays, key in mixed, further)
+            moved[key] = _point(key, tensor, changes, stays, key in mixed)
     return {key: moved[key] for key in model}
 
 
-def change_of(
-    rule: Rule,
-    sent: Mapping[str, Tensor],
-    found: Mapping[str, Tensor],
-    left_out: Collection[str] = (),
-) -> dict[str, Tensor]:
-    """Return F(q) − F(θ) of each Gaussian and q − θ of each point weight, float64.
-
-    Parameters
-    ----------
-    rule : Rule
-        A rule that is a mean in the chart F.
-    sent, found : Mapping[str, Tensor]
-        θ and q, state dicts.
-    left_out : collection of str
-        Keys of tensors without a change. Integer and bool tensors have none either.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Under ``coordinate i/key`` the i-th coordinate; the key is that of the mean or the weight.
-    """
-    pairs, held = gaussian_pairs(sent.keys()), {}
-    for key, tensor in sent.items():
-        if key in pairs:
-            here, there = (rule.forward(_wide(q[key]), _wide(q[pairs[key]])) for q in (sent, found))
-            held[key] = [new - old for new, old in zip(there, here, strict=True)]
-        elif key not in pairs.values() and key not in left_out and is_continuous(tensor):
-            held[key] = [_wide(found[key]) - _wide(tensor)]
-    return {
-        _coordinate(i, key): part for key, parts in held.items() for i, part in enumerate(parts)
-    }
-
-
-def _coordinate(number: int, key: str) -> str:
-    return f"coordinate {number}/{key}"
-
-
 def _point(
-    key: str,
-    tensor: Tensor,
-    changes: Sequence[Change],
-    stays: float,
-    is_mixed: bool,
-    further: Mapping[str, Tensor],
+    key: str, tensor: Tensor, changes: Sequence[Change], stays: float, is_mixed: bool
 ) -> Tensor:
     total = _wide(tensor) * (stays if is_mixed else 1.0)
-    total += further.get(_coordinate(0, key), 0.0)
     for change in changes:
         found = _wide(change.found[key])
         total += change.part * (found if is_mixed else found - _wide(change.sent[key]))
@@ -190,17 +138,15 @@ def _gaussian(
     changes: Sequence[Change],
     stays: float,
     largest_log_var: float,
-    further: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    at_mean = rule.centred and not further  # its further coordinates have 0 as their origin
-    origin = _wide(model[mean]) if at_mean else torch.zeros((), dtype=torch.float64)
+    origin = _wide(model[mean]) if rule.centred else torch.zeros((), dtype=torch.float64)
 
     def coordinates(tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         return rule.forward(_wide(tensors[mean]) - origin, _wide(tensors[log_var]))
 
     here = coordinates(model)
     mixture = [stays * c for c in here]
-    summed = [c + further.get(_coordinate(i, mean), 0.0) for i, c in enumerate(here)]
+    summed = [c.clone() for c in here]
     low = high = _wide(model[log_var])
     for change in changes:
         found, sent = coordinates(change.found), coordinates(change.sent)

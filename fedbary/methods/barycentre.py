@@ -13,7 +13,8 @@ positive.
 
 With `remember=true` the server keeps each client's newest change, which stands for the client while
 it is away (`fedbary.methods.shared.remembered`). It is for mode=async, and for rounds of a part of
-the clients, where labels are skewed.
+the clients, where labels are skewed. Robust rules, clipping and mixing then compare all clients'
+newest changes, so they also work without rounds.
 
 It assumes that posteriors factorise over the weights, and that one Gaussian can describe all
 clients: differences between clients are averaged, not kept.
@@ -37,6 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -51,11 +53,12 @@ from fedbary.aggregation import (
 )
 from fedbary.aggregation.arriving import Change, along
 from fedbary.aggregation.mixing import Mixing
+from fedbary.aggregation.tensors import new_empty
 from fedbary.aggregation.value_limits import LARGEST_LOG_VAR, check_values
 from fedbary.errors import SettingError
 from fedbary.gaussian import gaussian_pairs
+from fedbary.methods.shared import remembered
 from fedbary.methods.shared.method import Arrival, Method, Reply, Server, Tensors
-from fedbary.methods.shared.remembered import with_remembered
 from fedbary.methods.shared.server_steps import ServerSGD, is_buffer
 from fedbary.parts.parameters import BelowHalf, BelowOne, Ratio
 
@@ -104,8 +107,9 @@ class Barycentre(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.chosen, self._before
-        if self.remember:
-            self._require_chart("remember=true")
+        if self.remember and not self.chosen.is_mean:
+            kept = ", ".join(name for name, rule in RULES.items() if rule.is_mean)
+            raise SettingError("rule", self.chosen.name, f"for remember=true: {kept}")
 
     @property
     def chosen(self) -> AnyRule:
@@ -137,7 +141,13 @@ class Barycentre(Method):
                     for r in replies
                 ],
             )
-        found = aggregate_tensors(
+        found = self._of_round(server, replies)
+        moved, velocity = self._moved(server, found)
+        return {name: moved.get(name, found[name]) for name in server.model}, velocity
+
+    def _of_round(self, server: Server, replies: Sequence[Reply]) -> Tensors:
+        """Return the rule's aggregate; log-variances end at ±39.6."""
+        return aggregate_tensors(
             self.chosen,
             [reply.tensors for reply in replies],
             [reply.weight for reply in replies],
@@ -148,35 +158,29 @@ class Barycentre(Method):
             largest_log_var=LARGEST_LOG_VAR,
             empty=server.empty,
         )
-        moved, velocity = self._moved(server, found)
-        return {name: moved.get(name, found[name]) for name in server.model}, velocity
 
     def check_arrivals(self) -> None:
-        """Refuse rules that are no mean in a chart, and protections by a round's other replies."""
-        self._require_chart("mode=async")
-
-    def _require_chart(self, wanted: str) -> Rule:
-        """Return the rule; a SettingError if it, or a step before it, is of a round's replies."""
-        rule = self.chosen
+        """Refuse what compares the replies of a round, unless the server remembers all."""
+        if self.remember:
+            return
+        rule, more = self.chosen, "or remember=true, which compares all clients' newest changes"
         if not (isinstance(rule, Rule) and rule.is_mean):
             means = ", ".join(n for n, r in RULES.items() if isinstance(r, Rule) and r.is_mean)
-            raise SettingError("rule", rule.name, f"a mean in a chart for {wanted}: {means}")
+            raise SettingError("rule", rule.name, f"for mode=async: {means}; {more}")
         for name in ("clipping", "mixing", "max_precision_ratio"):
             if value := getattr(self, name):
-                allowed = f"no value for {wanted}: it compares the replies of a round"
-                raise SettingError(name, value, allowed)
-        return rule
+                raise SettingError(name, value, f"no value for mode=async, {more}")
 
     def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
-        """Go along the replies' changes in the rule's chart, then on by the momentum."""
-        changes = [Change(each.sent, each.tensors, each.part) for each in arrivals]
-        buffers = [name for name, tensor in server.model.items() if is_buffer(name, tensor)]
-        further: Tensors = {}
+        """Go along the replies' changes, beside those remembered, then on by the momentum."""
         newest: Tensors = {}
         if self.remember:
-            rule = self._require_chart("remember=true")
-            further, newest = with_remembered(rule, server, arrivals, buffers)
-        found = along(self.chosen, server.model, changes, buffers, LARGEST_LOG_VAR, further)
+            apart = replace(server, empty=new_empty)
+            found, newest = remembered.step(server, arrivals, partial(self._of_round, apart))
+        else:
+            buffers = [name for name, tensor in server.model.items() if is_buffer(name, tensor)]
+            changes = [Change(each.sent, each.tensors, each.part) for each in arrivals]
+            found = along(self.chosen, server.model, changes, buffers, LARGEST_LOG_VAR)
         moved, velocity = self._moved(server, found)
         return {**found, **moved}, {**velocity, **newest}
 

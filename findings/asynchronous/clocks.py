@@ -2,34 +2,58 @@
 
 It writes `speeds-SEED.csv` for ten clients and `speeds100-SEED.csv` for a hundred, here.
 Seconds an example go from 1 to 10 ms in equal ratios; the seed deals them to the clients.
+`fast-SEED.csv` and `slow-SEED.csv` are for ten clients of which some are hostile. Those have 1 or
+10 ms, the others 1.5 to 7 ms.
 """
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
+from fedbary.attacks import hostile_clients
 from server_app.speeds import COLUMNS, LATENCY_EXAMPLES, LEAST_SECONDS, MOST_SECONDS
 
 SEEDS = range(10, 15)
 
 
-def write(file: Path, clients: int, seed: int) -> None:
-    """Write a trace."""
-    places = list(range(clients))
-    Random(seed).shuffle(places)
+FRACTION = 0.2
+"""Fraction of the clients that are hostile."""
+
+
+def write(file: Path, seconds: list[float]) -> None:
+    """Write a trace, given each client's seconds an example."""
     with open(file, "w", newline="") as target:
         writer = csv.writer(target)
         writer.writerow(COLUMNS)
-        for client, place in enumerate(places):
-            ratio = MOST_SECONDS / LEAST_SECONDS
-            seconds = LEAST_SECONDS * ratio ** (place / (clients - 1))
-            latency = f"{LATENCY_EXAMPLES * seconds:.5f}"
-            writer.writerow([f"partition {client}", f"{seconds:.6f}", latency])
+        for client, each in enumerate(seconds):
+            latency = f"{LATENCY_EXAMPLES * each:.5f}"
+            writer.writerow([f"partition {client}", f"{each:.6f}", latency])
+
+
+def dealt(
+    clients: int, seed: int, least: float = LEAST_SECONDS, most: float = MOST_SECONDS
+) -> list[float]:
+    """Return seconds in equal ratios, in an order of the seed."""
+    seconds = [least * (most / least) ** (place / (clients - 1)) for place in range(clients)]
+    Random(seed).shuffle(seconds)
+    return seconds
+
+
+def main(folder: Path, seeds: Iterable[int]) -> None:
+    """Write all traces of some seeds."""
+    for seed in seeds:
+        write(folder / f"speeds-{seed}.csv", dealt(10, seed))
+        write(folder / f"speeds100-{seed}.csv", dealt(100, 1000 + seed))
+        for name, own in (("fast", LEAST_SECONDS), ("slow", MOST_SECONDS)):
+            hostile, others = hostile_clients(FRACTION, 10, seed), dealt(10, seed, 1.5e-3, 7e-3)
+            write(
+                folder / f"{name}-{seed}.csv",
+                [own if k in hostile else each for k, each in enumerate(others)],
+            )
 
 
 if __name__ == "__main__":
-    for each in SEEDS:
-        write(Path(f"speeds-{each}.csv"), 10, each)
-        write(Path(f"speeds100-{each}.csv"), 100, 1000 + each)
+    main(Path(), SEEDS)

@@ -126,8 +126,9 @@ def picture(results: Path) -> Figure:
         axes.set_title(f"{name}, {clients} clients, α = {alpha:g}", loc="left")
         axes.set(xlabel="virtual seconds", ylabel="accuracy %")
         open_frame(axes)
-    shown = panels[0].get_legend_handles_labels()
-    figure.legend(*shown, title="the server waits for", loc="outside right", frameon=False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    said = "the server waits for"
+    figure.legend(handles, labels, title=said, loc="outside right", frameon=False)
     return figure
 
 

@@ -100,9 +100,31 @@ def test_a_client_that_hurries_moves_the_model_no_further_than_its_examples_do_i
         assert moved <= rounds * own / sum(examples) + 1e-5
 
 
-def test_a_rule_that_needs_the_replies_of_a_round_is_refused():
-    with pytest.raises(SettingError, match="Median"):
+@pytest.mark.parametrize(("buffer", "remember"), [(1, False), (1, True), (2, False), (2, True)])
+def test_a_reply_counts_once_even_if_nobody_told_how_many_examples_there_are(buffer, remember):
+    entry = "fc.weight_mean"
+
+    def pushing(message, context, call_next):
+        reply = call_next(message, context)
+        held = message.content["arrays"].to_torch_state_dict()
+        held[entry] += 1
+        reply.content["arrays"] = ArrayRecord(held)
+        reply.content["metrics"]["num-examples"] = 7
+        return reply
+
+    run = strategy("FedAvg", Asynchronous(buffer=buffer), remember=remember)
+    clients = grid(train_mods=[pushing])
+    made = run.start(grid=clients, initial_arrays=initial(), num_rounds=1).arrays
+    moved = made.to_torch_state_dict()[entry] - initial().to_torch_state_dict()[entry]
+    torch.testing.assert_close(moved, torch.full_like(moved, buffer / CLIENTS))
+
+
+def test_a_rule_that_needs_the_replies_of_a_round_is_refused_unless_all_are_remembered():
+    with pytest.raises(SettingError, match=r"Median.*remember=true"):
         strategy("Median", Asynchronous())
+    run = strategy("Median", Asynchronous(), remember=True)
+    run.start(grid=grid(), initial_arrays=initial(), num_rounds=12)
+    assert run.staleness and not run.refusals
 
 
 def test_a_state_that_is_read_is_the_state_that_was_written():

@@ -1,92 +1,170 @@
-"""Changes that the server remembers: the newest of each client stands for those that are away.
+"""Changes that the server remembers: the newest of each client stands for it while it is away.
 
-In the chart F of a rule that is a mean, client k's newest change is h_k = F(q_k) − F(θ_k), 0 before
-its first reply. With n_k of all n examples, an aggregate is
+Let x be a model's means, log-variances and point weights. Client k was sent θ_k and replied q_k, so
+its newest change is h_k = x(q_k) − x(θ_k). It is 0 before its first reply. If all clients replied
+to the model θ of now with these changes, a round would move θ by
 
-    F(θ) ← F(θ) + Σ_k∈replies a_k (d_k − h_k) + Σ_j φ_j (n_j/n) h_j,      h_k ← d_k,
+    Δ(h) = x(R(θ + h_1, …, θ + h_K)) − x(θ),
 
-d_k being a reply's change and a_k its part (`fedbary.aggregation.arriving`). φ_j is the replies'
-share of all examples: once as many examples have replied as there are, the model has moved by a
-round. The sum over all clients keeps classes in that only some clients hold. A round of all clients
-is the rule's own. A client's say is that of its examples at most, however often it replies.
+R being the rule with its steps before it. Some replies turn h into h'. The server moves by
 
-A change that is added for long leads beyond the client's own optimum, as the client has not seen
-the model since. A client that vanished would be added for ever. So φ_j falls to 0 once the replies
-since client j's have had `LONGEST` times as many examples as there are.
+    x(θ) ← x(θ) + a (Δ(h') − Δ(h)) + φ Δ(h).
+
+φ is the replies' share of all examples, and aφ is the sum of their parts
+(`fedbary.aggregation.arriving`). Once as many examples have replied as there are, θ has moved by a
+round. So classes that only some clients hold stay in. A round of all clients is the rule's own. The
+result is Gaussian, since log-variances move.
+
+Every round is of all clients. So robust rules, clipping and mixing compare all of them, and a
+client that replies often does not count more often. Under a mean in a chart its say is that of its
+examples.
+
+An old change leads beyond the client's own optimum, as the client has not seen the model since. A
+client that vanished would be added for ever. So a change is forgotten once the replies after it
+have had `LONGEST` times as many examples as there are. A client that slow has at most 4/3 of the
+say of its examples.
+
+A buffer of h' is the client's newest value itself: running statistics do not add up.
 
 References: Wang, Cao, Wu, Chen and Chen, Tackling the Data Heterogeneity in Asynchronous Federated
 Learning with Cached Update Calibration (CA2FL), ICLR 2024. Jhunjhunwala, Sharma, Nagarkatti and
-Joshi, FedVARP, UAI 2022, is the same for rounds of a part of the clients. Both remember for ever.
+Joshi, FedVARP, UAI 2022, is the same for rounds of a part of the clients. Both are for point
+weights, average, and remember for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.arriving import change_of
 from fedbary.aggregation.prefixes import under
-from fedbary.aggregation.rule import Rule
-from fedbary.methods.shared.method import Arrival, Server, Tensors
+from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
+from fedbary.gaussian import gaussian_pairs
+from fedbary.methods.shared.method import Arrival, Reply, Server, Tensors
+from fedbary.methods.shared.server_steps import is_buffer
 
-LONGEST = 2.0
-"""Passes over all examples for which the change of a client that does not reply is added."""
+LONGEST = 3.0
+"""Passes over all examples after which a client's change is forgotten."""
 
-_NEWEST, _COUNTS = "newest/", "counts"
-"""The state's keys; counts are a client's examples, and the passes since its reply."""
+Round = Callable[[Sequence[Reply]], Tensors]
+"""Returns the aggregate that a rule makes of a round's replies."""
+
+_NEWEST, _COUNTS = "remembered/", "remembered counts/"
+"""Prefixes of the state's keys; counts are a client's examples, and the passes since its reply."""
 
 
-def with_remembered(
-    rule: Rule, server: Server, arrivals: Sequence[Arrival], left_out: Collection[str]
-) -> tuple[Tensors, Tensors]:
-    """Return what the remembered changes add in the chart, and the changes to remember now.
+@dataclass(frozen=True, eq=False)
+class Newest:
+    """A client's newest change.
 
     Parameters
     ----------
-    rule
-        A rule that is a mean.
+    change : Tensors
+        h_k under the model's keys; of a buffer its value.
+    examples : float
+        The client's number of examples.
+    age : float
+        Number of passes over all examples that other replies have made since.
+    """
+
+    change: Tensors
+    examples: float
+    age: float = 0.0
+
+
+def step(server: Server, arrivals: Sequence[Arrival], of_round: Round) -> tuple[Tensors, Tensors]:
+    """Return the model after some replies, and the state with the changes to remember.
+
+    Parameters
+    ----------
     server, arrivals
         Those of `Method.arrive`.
-    left_out
-        Keys of tensors without a change, such as buffers.
+    of_round
+        The rule's aggregate of a round.
     """
-    held = _remembered(server.state)
-    examples_of = {client: float(own[_COUNTS][0]) for client, own in held.items()}
-    examples_of |= {each.client: each.weight for each in arrivals}
-    every = float(server.examples) or sum(examples_of.values())
-    passes = sum(each.weight for each in arrivals) / every
-    weights: dict[str, float] = {}
-    newest: dict[str, Mapping[str, Tensor]] = {}
-    for client, own in held.items():
-        examples, age = own[_COUNTS].tolist()
-        weights[client] = min(passes, max(0.0, LONGEST - age)) * examples / every
-        newest[client] = {**own, _COUNTS: torch.tensor([examples, age + passes])}
-    for each in arrivals:
-        sent = {name: each.sent[name] for name in server.model}
-        change = change_of(rule, sent, each.tensors, left_out)
-        counts = {_COUNTS: torch.tensor([each.weight, 0.0])}
-        newest[each.client] = {n: t.to(torch.float32) for n, t in change.items()} | counts
-        weights[each.client] = weights.get(each.client, 0.0) - each.part
-    further: dict[str, Tensor] = {}
-    for client, own in sorted(held.items()):
-        for name in own.keys() - {_COUNTS}:
-            term = weights[client] * own[name].double()
-            further[name] = further[name] + term if name in further else term
-    state = {
-        f"{_NEWEST}{quote(client, safe='')}/{name}": tensor
-        for client, own in newest.items()
-        for name, tensor in own.items()
+    before = {client: own for client, own in _read(server.state).items() if own.age < LONGEST}
+    counts = {client: own.examples for client, own in before.items()}
+    counts |= {each.client: each.weight for each in arrivals}
+    sizes = math.fsum(counts.values())
+    absent = max(0, server.clients - len(counts))
+    still = max(0.0, server.examples - sizes) / absent if absent else 0.0
+    if absent and not server.examples:
+        still = sizes / len(counts)
+    every = sizes + absent * still
+    share = math.fsum(each.weight for each in arrivals) / every
+    ahead = math.fsum(each.part for each in arrivals) / share
+    after = {client: replace(own, age=own.age + share) for client, own in before.items()}
+    after |= {each.client: Newest(_change(server.model, each), each.weight) for each in arrivals}
+    known = {client: Newest({}, examples) for client, examples in counts.items()}
+
+    def moved_to(newest: Mapping[str, Newest]) -> Tensors:
+        own = {**known, **newest}
+        replies = [_reply(server.model, client, own[client]) for client in sorted(own)]
+        others = [Reply("", still, server.model)] * absent
+        return of_round([*replies, *others])
+
+    old, new = (moved_to(newest) for newest in (before, after))
+    model: dict[str, Tensor] = {}
+    for name, tensor in server.model.items():
+        if is_buffer(name, tensor):
+            model[name] = new[name]
+        else:
+            here, then, now = (each[name].double() for each in (server.model, old, new))
+            model[name] = here + ahead * (now - then) + share * (then - here)
+    return _bounded(model, server.model), _written(after)
+
+
+def _change(model: Tensors, arrival: Arrival) -> Tensors:
+    """Return the reply less what was sent, in float32 or wider; of a buffer its value."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in model.items():
+        reply = arrival.tensors[name]
+        if not is_buffer(name, tensor):
+            kept = torch.promote_types(tensor.dtype, torch.float32)
+            reply = (reply.double() - arrival.sent[name].double()).to(kept)
+        found[name] = reply
+    return found
+
+
+def _reply(model: Tensors, client: str, newest: Newest) -> Reply:
+    """Return the reply of a client that moves the model of now by its newest change."""
+    tensors = dict(model)
+    for name, change in newest.change.items():
+        is_value = is_buffer(name, model[name])
+        tensors[name] = change if is_value else model[name].double() + change
+    return Reply(client, newest.examples, _bounded(tensors, model))
+
+
+def _bounded(tensors: Tensors, like: Tensors) -> Tensors:
+    """Return tensors in the dtypes of others, with log-variances within ±39.6."""
+    log_vars = {*gaussian_pairs(like.keys()).values()}
+    most = LARGEST_LOG_VAR
+    return {
+        name: (tensor.clamp(-most, most) if name in log_vars else tensor).to(like[name].dtype)
+        for name, tensor in tensors.items()
     }
-    return further, state
 
 
-def _remembered(state: Tensors) -> dict[str, dict[str, Tensor]]:
-    """Return each client's newest change and its counts, by client."""
-    found: dict[str, dict[str, Tensor]] = {}
+def _read(state: Tensors) -> dict[str, Newest]:
+    """Return each client's newest change, by client."""
+    changes: dict[str, dict[str, Tensor]] = {}
     for key, tensor in under(_NEWEST, state).items():
         client, _, name = key.partition("/")
-        found.setdefault(unquote(client), {})[name] = tensor
-    return found
+        changes.setdefault(client, {})[name] = tensor
+    counts = under(_COUNTS, state)
+    return {unquote(k): Newest(own, *counts[k].tolist()) for k, own in changes.items()}
+
+
+def _written(newest: Mapping[str, Newest]) -> dict[str, Tensor]:
+    """Return the state that holds the changes."""
+    state: dict[str, Tensor] = {}
+    for client, own in newest.items():
+        key = quote(client, safe="")
+        state |= {f"{_NEWEST}{key}/{name}": tensor for name, tensor in own.change.items()}
+        state[_COUNTS + key] = torch.tensor([own.examples, own.age], dtype=torch.float64)
+    return state
