@@ -40,10 +40,9 @@ def test_a_pass_over_all_examples_moves_the_model_by_a_round_of_the_newest_chang
         who, before = sorted({*turns[first : first + buffer]}), model
         model, state = arrived(model, state, who)
         share = float(examples[who].sum()) / every
-        counts = (ages < LONGEST).float() * share  # a forgotten change, and then a new one
-        counts[who] += (ages[who] >= LONGEST).float()
+        counts = (ages < LONGEST).double() * share
         ages = (ages + share).index_fill(0, torch.tensor(who), 0.0)
-        parts = counts * examples / every
+        parts = (counts * examples / every).float()
         torch.testing.assert_close(model["w_mean"], before["w_mean"] + parts @ ways)
         torch.testing.assert_close(model["w_log_var"], before["w_log_var"], rtol=0, atol=1e-6)
         numbers = float(parts @ torch.arange(CLIENTS).float())

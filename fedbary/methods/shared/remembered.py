@@ -8,7 +8,7 @@ to the model θ of now with these changes, a round would move θ by
 
 R being the rule with its steps before it. Some replies turn h into h'. The server moves by
 
-    x(θ) ← x(θ) + a (Δ(h') − Δ(h)) + φ Δ(h).
+    x(θ) ← x(θ) + a (Δ(h') − Δ(h)) + φ Δ(h°).
 
 φ is the replies' share of all examples, and aφ is the sum of their parts
 (`fedbary.aggregation.arriving`). Once as many examples have replied as there are, θ has moved by a
@@ -20,9 +20,8 @@ client that replies often does not count more often. Under a mean in a chart its
 examples.
 
 An old change leads beyond the client's own optimum, as the client has not seen the model since. A
-client that vanished would be added for ever. So a change is forgotten once the replies after it
-have had `LONGEST` times as many examples as there are. A client that slow has at most 4/3 of the
-say of its examples.
+client that vanished would be added for ever. So h° is h without the changes after which the replies
+have had `LONGEST` times as many examples as there are.
 
 A buffer of h' is the client's newest value itself: running statistics do not add up.
 
@@ -48,8 +47,8 @@ from fedbary.gaussian import gaussian_pairs
 from fedbary.methods.shared.method import Arrival, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import is_buffer
 
-LONGEST = 3.0
-"""Passes over all examples after which a client's change is forgotten."""
+LONGEST = 2.0
+"""Passes over all examples for which the change of a client that does not reply is repeated."""
 
 Round = Callable[[Sequence[Reply]], Tensors]
 """Returns the aggregate that a rule makes of a round's replies."""
@@ -87,7 +86,8 @@ def step(server: Server, arrivals: Sequence[Arrival], of_round: Round) -> tuple[
     of_round
         The rule's aggregate of a round.
     """
-    before = {client: own for client, own in _read(server.state).items() if own.age < LONGEST}
+    before = _read(server.state)
+    lasting = {client: own for client, own in before.items() if own.age < LONGEST}
     counts = {client: own.examples for client, own in before.items()}
     counts |= {each.client: each.weight for each in arrivals}
     sizes = math.fsum(counts.values())
@@ -108,14 +108,15 @@ def step(server: Server, arrivals: Sequence[Arrival], of_round: Round) -> tuple[
         others = [Reply("", still, server.model)] * absent
         return of_round([*replies, *others])
 
-    old, new = (moved_to(newest) for newest in (before, after))
+    old, new = moved_to(before), moved_to(after)
+    repeated = moved_to(lasting) if len(lasting) < len(before) else old
     model: dict[str, Tensor] = {}
     for name, tensor in server.model.items():
         if is_buffer(name, tensor):
             model[name] = new[name]
         else:
             here, then, now = (each[name].double() for each in (server.model, old, new))
-            model[name] = here + ahead * (now - then) + share * (then - here)
+            model[name] = here + ahead * (now - then) + share * (repeated[name].double() - here)
     return _bounded(model, server.model), _written(after)
 
 
