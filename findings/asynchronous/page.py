@@ -126,6 +126,8 @@ def picture(results: Path) -> Figure:
         axes.set_title(f"{name}, {clients} clients, α = {alpha:g}", loc="left")
         axes.set(xlabel="virtual seconds", ylabel="accuracy %")
         open_frame(axes)
+    for axes in panels[len(cells) :]:
+        axes.set_axis_off()
     handles, labels = panels[0].get_legend_handles_labels()
     said = "the server waits for"
     figure.legend(handles, labels, title=said, loc="outside right", frameon=False)
