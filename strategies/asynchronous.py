@@ -6,7 +6,6 @@ Messages, admission and state are those of the method's strategy. Only the loop 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -265,10 +264,9 @@ class AsynchronousStrategy(MethodStrategy):
     def _arrivals(self, server: Server, replies: Sequence[Reply]) -> Iterator[Arrival]:
         mode = self.asynchronous
         at_work = mode.concurrency or max(server.clients, len(replies))
-        every, clients = math.fsum(reply.weight for reply in replies), len(replies)
+        of_mean_client = sum(reply.weight for reply in replies) / len(replies)
         if server.examples and server.clients:
-            every, clients = server.examples, server.clients
-        of_mean_client = every / clients
+            of_mean_client = server.examples / server.clients
         errands_of = [self._arrived[reply.client] for reply in replies]
         parts = parts_of(
             [reply.weight / (at_work * of_mean_client) for reply in replies],
