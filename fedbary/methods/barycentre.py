@@ -159,24 +159,32 @@ class Barycentre(Method):
             empty=server.empty,
         )
 
+    @property
+    def _compared(self) -> str | None:
+        """Return the name of a parameter that makes a round compare its replies, if any does."""
+        if not (isinstance(self.chosen, Rule) and self.chosen.is_mean):
+            return "rule"
+        steps = ("clipping", "mixing", "max_precision_ratio")
+        return next((name for name in steps if getattr(self, name)), None)
+
     def check_arrivals(self) -> None:
         """Refuse what compares the replies of a round, unless the server remembers all."""
-        if self.remember:
+        if self.remember or (name := self._compared) is None:
             return
-        rule, more = self.chosen, "or remember=true, which compares all clients' newest changes"
-        if not (isinstance(rule, Rule) and rule.is_mean):
-            means = ", ".join(n for n, r in RULES.items() if isinstance(r, Rule) and r.is_mean)
-            raise SettingError("rule", rule.name, f"for mode=async: {means}; {more}")
-        for name in ("clipping", "mixing", "max_precision_ratio"):
-            if value := getattr(self, name):
-                raise SettingError(name, value, f"no value for mode=async, {more}")
+        value, allowed = getattr(self, name), "no value"
+        if name == "rule":
+            value, kept = self.chosen.name, RULES.items()
+            allowed = ", ".join(n for n, r in kept if isinstance(r, Rule) and r.is_mean)
+        more = "or remember=true, which compares all clients' newest changes"
+        raise SettingError(name, value, f"for mode=async: {allowed}; {more}")
 
     def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
         """Go along the replies' changes, beside those remembered, then on by the momentum."""
         newest: Tensors = {}
         if self.remember:
             apart = replace(server, empty=new_empty)
-            found, newest = remembered.step(server, arrivals, partial(self._of_round, apart))
+            by = partial(self._of_round, apart)
+            found, newest = remembered.step(server, arrivals, by, self._compared is not None)
         else:
             buffers = [name for name, tensor in server.model.items() if is_buffer(name, tensor)]
             changes = [Change(each.sent, each.tensors, each.part) for each in arrivals]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
 from fedbary.errors import SettingError
-from fedbary.methods import Arrival, Server
+from fedbary.methods import Arrival, Reply, Server
 from fedbary.methods.barycentre import Barycentre
 from fedbary.methods.shared import remembered
 from fedbary.methods.shared.remembered import LONGEST
@@ -120,6 +120,19 @@ def test_a_running_statistic_is_the_mean_of_the_clients_newest_ones(turns):
         model, state = method.arrive(Server(model, state, examples=10, clients=CLIENTS), [arrival])
         if len(newest) == CLIENTS:
             torch.testing.assert_close(model["n.running_mean"], sum(newest.values()))
+
+
+@pytest.mark.parametrize("parameters", [{"rule": "Median"}, {"rule": "FedAvg", "clipping": True}])
+def test_rounds_of_a_part_of_the_clients_never_move_further_than_two_of_all(parameters):
+    """Twenty clients move a weight by 1; two of them reply each time."""
+    method, state, model = Barycentre(**parameters, remember=True), {}, {"w": torch.zeros(1)}
+    for number in range(30):
+        who = [str((2 * number + k) % 20) for k in range(2)]
+        own = {"w": model["w"] + 1}
+        before, server = model, Server(model, state, examples=20, clients=20)
+        model, state = method.aggregate(server, [Reply(client, 1.0, own) for client in who])
+        assert 0 <= float(model["w"] - before["w"]) <= 1.2
+    assert float(model["w"]) > 1
 
 
 def test_the_state_of_the_memory_is_read_as_it_was_written():

@@ -11,9 +11,10 @@ R being the rule with its steps before it. Some replies turn h into h'. The serv
     x(θ) ← x(θ) + a (Δ(h') − Δ(h)) + φ Δ(h°).
 
 φ is the replies' share of all examples, and aφ is the sum of their parts
-(`fedbary.aggregation.arriving`). Once as many examples have replied as there are, θ has moved by a
-round. So classes that only some clients hold stay in. A round of all clients is the rule's own. The
-result is Gaussian, since log-variances move.
+(`fedbary.aggregation.arriving`). Under a rule that compares clients Δ may jump when one more of
+them is known, so there a is at most 1. Once as many examples have replied as there are, θ has moved
+by a round. So classes that only some clients hold stay in. A round of all clients is the rule's
+own. The result is Gaussian, since log-variances move.
 
 Every round is of all clients. So robust rules, clipping and mixing compare all of them, and a
 client that replies often does not count more often. Under a mean in a chart its say is that of its
@@ -76,7 +77,9 @@ class Newest:
     age: float = 0.0
 
 
-def step(server: Server, arrivals: Sequence[Arrival], of_round: Round) -> tuple[Tensors, Tensors]:
+def step(
+    server: Server, arrivals: Sequence[Arrival], of_round: Round, compares: bool
+) -> tuple[Tensors, Tensors]:
     """Return the model after some replies, and the state with the changes to remember.
 
     Parameters
@@ -85,6 +88,8 @@ def step(server: Server, arrivals: Sequence[Arrival], of_round: Round) -> tuple[
         Those of `Method.arrive`.
     of_round
         The rule's aggregate of a round.
+    compares
+        Whether it compares the replies of a round, as robust rules do.
     """
     before = _read(server.state)
     lasting = {client: own for client, own in before.items() if own.age < LONGEST}
@@ -98,6 +103,7 @@ def step(server: Server, arrivals: Sequence[Arrival], of_round: Round) -> tuple[
     every = sizes + absent * still
     share = math.fsum(each.weight for each in arrivals) / every
     ahead = math.fsum(each.part for each in arrivals) / share
+    ahead = min(1.0, ahead) if compares else ahead
     after = {client: replace(own, age=own.age + share) for client, own in before.items()}
     after |= {each.client: Newest(_change(server.model, each), each.weight) for each in arrivals}
     known = {client: Newest({}, examples) for client, examples in counts.items()}
