@@ -19,7 +19,7 @@ from server_app.clocked import Clock
 from server_app.means import means_of
 from server_app.recorder import Recorder
 from server_app.rounds import Rounds
-from strategies import MethodStrategy, asynchronous, strategy_for
+from strategies import MethodStrategy, strategy_for
 
 
 def strategy_of(
@@ -36,7 +36,7 @@ def strategy_of(
     own = _parameters(settings, recorder.facts)
     if settings.mode == "async":
         mode = mode_of(settings)
-        kind, own = asynchronous(kind), {**own, "asynchronous": mode}
+        own["asynchronous"] = mode
         own["seconds"] = clock.seconds if clock else None
         own["journal"] = journal_of(settings) if replays(settings) else None
         max_skipped *= math.ceil((mode.concurrency or settings.clients) / mode.buffer)

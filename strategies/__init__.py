@@ -7,8 +7,9 @@ here by its name. The exception is FedAvg, a name that Flower uses: its class is
 
 from fedbary.aggregation import RULES
 from fedbary.methods import METHODS
+from fedbary.settings.modes import Asynchronous
 
-from .asynchronous import AsynchronousStrategy, asynchronous
+from .asynchronous import AsynchronousStrategy
 from .by_name import strategy_for
 from .charts import Chart, chart
 from .client import Client
@@ -24,6 +25,7 @@ from .strategy import PosteriorStrategy
 
 __all__ = [
     "CONVENTIONS",
+    "Asynchronous",
     "AsynchronousStrategy",
     "Chart",
     "CompressedGrid",
@@ -36,7 +38,6 @@ __all__ = [
     "Refusal",
     "aggregate_records",
     "arrays_from_posterior",
-    "asynchronous",
     "chart",
     "compression",
     "parameter_groups",

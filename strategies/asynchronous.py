@@ -42,6 +42,7 @@ _NOW, _RECENT = "async/now", "async/recent"
 class AsynchronousStrategy(MethodStrategy):
     """A method's strategy on a clock, real or virtual, without rounds.
 
+    A method's strategy that is given `asynchronous` is one: `RKLB(asynchronous=Asynchronous())`.
     Whenever fewer than `concurrency` clients are at work, the seed draws a free one. A client whose
     reply waits for its aggregate is not free. Each aggregate takes `buffer` replies.
 
@@ -293,7 +294,9 @@ def _clock(
 
 
 @cache
-def asynchronous(kind: type[MethodStrategy]) -> type[AsynchronousStrategy]:
-    """Return the asynchronous strategy of a method's strategy, the same one at every call."""
+def without_rounds(kind: type[Any]) -> type[Any]:
+    """Return the class of a method's strategy that does not wait, the same one at every call."""
+    if issubclass(kind, AsynchronousStrategy):
+        return kind
     members = {"__module__": __name__, "__doc__": kind.__doc__}
     return type(f"Asynchronous{kind.__name__}", (AsynchronousStrategy, kind), members)

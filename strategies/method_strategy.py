@@ -26,6 +26,7 @@ from .conventions import Convention, convention_named
 from .inheriting import STATE, InheritingStrategy
 from .internals import log
 from .names import Names
+from .pace import Paced
 from .privacy import driving_wrapper
 
 METHOD_KEY = "method"
@@ -41,7 +42,7 @@ RUN_KEY = "kept-run"
 _KEPT, _RUN = "kept.", "run"
 
 
-class MethodStrategy(InheritingStrategy):
+class MethodStrategy(Paced, InheritingStrategy):
     """Rounds of a `fedbary.methods.Method` over Flower, with admission of replies.
 
     The server keeps the state of a round only if the round counts; `state_dict` holds it. Each
@@ -109,7 +110,7 @@ class MethodStrategy(InheritingStrategy):
     @classmethod
     def _arguments(cls) -> list[str]:
         own = [parameter.name for parameter in fields(cls.method_class)]  # type: ignore[arg-type]
-        return [*own, *super()._arguments()]
+        return [*own, *super()._arguments(), "asynchronous"]
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -126,8 +127,8 @@ class MethodStrategy(InheritingStrategy):
         self._round = server_round
         model = Names(arrays.keys(), self.convention).read(arrays)
         if self._round == 1:
-            self._state = self._first_state(model)
-            self._kept, self._run = {}, secrets.randbits(62)
+            self._state, self._kept = self._first_state(model), {}
+            self._run = secrets.randbits(62)
         require_room(f"clients of {self.method.name}", self.method.held(len(messages)), model)
         earlier, self._at_checkpoint = self._at_checkpoint, dict(self._kept)
         kept = [self._kept] if earlier is None else [self._kept, earlier]
@@ -152,8 +153,7 @@ class MethodStrategy(InheritingStrategy):
     ) -> list[Message]:
         """Fill messages with their content, the method's name and parameters, and kept rounds."""
         names = Names(arrays.keys(), self.convention)
-        model = names.read(arrays)
-        server = self._server(model, Blanks())
+        server = self._server(model := names.read(arrays), Blanks())
         own = {METHOD_KEY: self.method.name}
         own |= {f"{METHOD_KEY}.{name}": value for name, value in self._told().items()}
         groups, before = self.groups, dict[str | None, tuple[Tensors, ArrayRecord]]()

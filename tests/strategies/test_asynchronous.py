@@ -11,15 +11,32 @@ from strategies_clients import CLIENTS, assert_posterior, grid, initial
 
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS
-from fedbary.settings.modes import Asynchronous
-from strategies import CONVENTIONS, asynchronous, posterior_from_arrays, strategy_for
+from strategies import (
+    CONVENTIONS,
+    Asynchronous,
+    AsynchronousStrategy,
+    posterior_from_arrays,
+    strategy_for,
+)
 from strategies.asking import CLIENTS_KEY, EXAMPLES_KEY
 from strategies.clocks import VirtualClock
 
 
 def strategy(rule, mode, **changes):
-    kind = asynchronous(strategy_for(rule))
-    return kind(asynchronous=mode, seconds=lambda node, now: 1.0 + node % 3, **changes)
+    return strategy_for(rule)(
+        asynchronous=mode, seconds=lambda node, now: 1.0 + node % 3, **changes
+    )
+
+
+class Own(strategy_for("RKLB")):
+    """A strategy of a project's own."""
+
+
+@pytest.mark.parametrize("kind", [strategy_for("RKLB"), strategy_for("PVI"), Own])
+def test_a_strategy_does_not_wait_if_it_is_given_the_mode(kind):
+    given = kind(asynchronous=Asynchronous(concurrency=10, buffer=5))
+    assert isinstance(given, kind) and isinstance(given, AsynchronousStrategy)
+    assert not isinstance(kind(), AsynchronousStrategy)
 
 
 @pytest.mark.parametrize("rule", ["RKLB", "WB", "FKLB"])
@@ -139,13 +156,13 @@ def test_a_state_that_is_read_is_the_state_that_was_written():
 
 def test_replies_in_real_time_are_replayed_to_the_same_bits():
     every = Asynchronous(concurrency=3, buffer=2)
-    run = asynchronous(strategy_for("RKLB"))(asynchronous=every)
+    run = strategy_for("RKLB")(asynchronous=every)
     journal = []
     run.train_metrics_aggr_fn = lambda *_: journal.extend(run.journal)
     found = run.start(grid=grid(), initial_arrays=initial(), num_rounds=6)
     assert len(journal) == 12 and all(row["end"] == "replied" for row in journal)
     assert [row["arrived"] for row in journal] == sorted({row["arrived"] for row in journal})
-    again = asynchronous(strategy_for("RKLB"))(asynchronous=every, journal=journal)
+    again = strategy_for("RKLB")(asynchronous=every, journal=journal)
     repeated = again.start(grid=grid(), initial_arrays=initial(), num_rounds=6)
     assert again.now == run.now
     for name, tensor in found.arrays.to_torch_state_dict().items():
