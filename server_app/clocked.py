@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from fedbary.inference import StepParameters
+from fedbary.methods import method_of
 from fedbary.parts.parameters import told
 from fedbary.runs.schema import JOURNAL, LATENESS, VIRTUAL_SECONDS
 from fedbary.settings.config import Settings
@@ -29,17 +31,20 @@ class Clock:
 
     def __init__(self, settings: Settings, roster: Roster) -> None:
         self._speeds = speeds_of(told(Clocked, settings).speeds, settings.seed)
-        self._roster, self._passes = roster, told(StepParameters, settings).local_epochs
+        self._roster, self._method = roster, method_of(settings)
+        self._epochs = getattr(settings, "local_epochs", 1)
+        self._batch_size = told(StepParameters, settings).batch_size
         for member in roster.members:
             self._speeds(member.name)  # raises an error at once if the trace lacks a site
 
     def seconds(self, node: int, now: float) -> float:
-        """Return the seconds of a node's `local_epochs` if it is asked now.
+        """Return the seconds of a node's passes over its examples if it is asked now.
 
         Its latency and the times when it is away are added.
         """
-        name = self._roster.name(node) or str(node)
-        return self._speeds(name).seconds(self._passes * self._roster.trained_on(node), now)
+        name, examples = self._roster.name(node) or str(node), self._roster.trained_on(node)
+        passes = self._method.passes(self._epochs, max(1, math.ceil(examples / self._batch_size)))
+        return self._speeds(name).seconds(passes * examples, now)
 
 
 class ClockedRounds(Rounds):

@@ -48,7 +48,7 @@ class Speed:
     latency: float
     away: Sequence[tuple[float, float]] = ()
 
-    def seconds(self, examples: int, now: float = 0.0) -> float:
+    def seconds(self, examples: float, now: float = 0.0) -> float:
         """Return the seconds of a reply with passes over so many examples, asked for now."""
         arrives = now + self.latency + self.seconds_per_example * examples
         for leaves, returns in self.away:

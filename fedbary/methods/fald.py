@@ -97,6 +97,10 @@ class FALD(Method):
     has_members = True
     unused = ("local_epochs", "momentum", "max_grad_norm")
 
+    def passes(self, epochs: int, steps: int) -> float:
+        """Return the round's steps over those of a pass."""
+        return self.local_steps / steps
+
     def held(self, clients: int) -> int:
         """Return how many networks the server holds."""
         return clients + self.networks

@@ -78,6 +78,10 @@ class pFedVem(Method):
     remembers = True
     has_members = True
 
+    def passes(self, epochs: int, steps: int) -> float:
+        """Return the base's passes and the head's."""
+        return epochs + self.head_steps
+
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Set ρ_k, train the head, then the base."""
         heads = _heads(received)

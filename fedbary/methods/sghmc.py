@@ -53,8 +53,9 @@ from dataclasses import dataclass
 import torch
 
 from fedbary.aggregation.prefixes import under
-from fedbary.methods._chain import Chain
+from fedbary.methods._chain import BURN_IN, Chain
 from fedbary.methods._room import require_room
+from fedbary.methods._secant import PROBES
 from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import weights_of
@@ -89,6 +90,10 @@ class SGHMC(Method):
 
     deterministic = True
     has_members = True
+
+    def passes(self, epochs: int, steps: int) -> float:
+        """Return the passes of SGD, of the chain, and of the search for its step size."""
+        return epochs + (2 * PROBES + (BURN_IN + self.networks) * self.thinning) / steps
 
     def held(self, clients: int) -> int:
         """Return how many networks the server holds."""

@@ -1,5 +1,6 @@
 """Runs without rounds on a virtual clock: the same bits at any speed, resume, refusals, faults."""
 
+import math
 import shutil
 
 import pytest
@@ -248,3 +249,23 @@ def test_a_trace_says_how_fast_each_site_is(tmp_path):
     assert [line["virtual_seconds"] for line in found] == pytest.approx(
         [slowest * number for number in range(3)]
     )
+
+
+@pytest.mark.parametrize(
+    ("chosen", "passes"),
+    [
+        ({"method": "FALD", "local_steps": 7, "batch_size": 16}, lambda n: 7 / math.ceil(n / 16)),
+        ({"method": "LDA"}, lambda n: 1),
+        ({"local_epochs": 2}, lambda n: 2),
+    ],
+)
+def test_the_clock_counts_the_passes_that_a_method_makes(tmp_path, chosen, passes):
+    trace = tmp_path / "trace.csv"
+    rows = [f"partition {k},0.001,0" for k in range(4)]
+    trace.write_text("\n".join(["site,seconds_per_example,latency", *rows]) + "\n")
+    own = {name: value for name, value in BASE.items() if name not in ("local_epochs", "samples")}
+    run = {**own, "bayesian_layers": 0, "rounds": 1, "speeds": str(trace), **chosen}
+    run_inline(resolve(run), tmp_path / "run")
+    line = lines(tmp_path / "run")[1]
+    takes = [1e-3 * n * passes(n) for n in (c["num-examples"] for c in line["clients"])]
+    assert line["virtual_seconds"] == pytest.approx(max(takes))

@@ -199,6 +199,14 @@ class Method(Checked):
         A run ends after `patience` rounds without a better one; 0: after all its rounds.
         """
 
+    def passes(self, epochs: int, steps: int) -> float:
+        """Return how often a reply takes a client through its examples, for a virtual clock.
+
+        That is `epochs`, the run's `local_epochs` (1 if it has none), or the method's own steps. A
+        pass has so many `steps`.
+        """
+        return epochs
+
     def held(self, clients: int) -> int:
         """Return how many networks the server holds after a round of so many clients."""
         return 1
