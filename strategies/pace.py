@@ -16,5 +16,6 @@ class Paced:
         # The class that does not wait is a strategy too, so it can only be imported once this is.
         from .asynchronous import without_rounds
 
-        kind: type[Self] = without_rounds(cls) if "asynchronous" in kwargs else cls
-        return object.__new__(kind)
+        kind: type[Any] = cls
+        made: Self = object.__new__(without_rounds(kind) if "asynchronous" in kwargs else kind)
+        return made

@@ -86,10 +86,11 @@ def _seconds_by_steps(settings: Settings) -> float:
     task, method = task_of(settings), method_of(settings)
     model = task.make_model(task.signature())
     by = told(PosteriorParameters, settings)
-    x, y, rows = task.sample(math.ceil(STEPS / by.local_epochs) * by.batch_size)
+    epochs = getattr(settings, "local_epochs", 1)
+    x, y, rows = task.sample(math.ceil(STEPS / epochs) * by.batch_size)
     site = Site("partition 0", "", 0, settings.clients)
     training = Training(
-        epochs=by.local_epochs,
+        epochs=epochs,
         batch_size=by.batch_size,
         lr=by.lr,
     ).suited_to(model, len(y))
@@ -102,8 +103,11 @@ def _seconds_by_steps(settings: Settings) -> float:
         )  # fmt: skip
         state = local.state()
         method.fit(local, method.send(Server(state, method.start(state)), site.name), {})
-        seconds = (time.perf_counter() - start) / by.local_epochs
+        seconds = time.perf_counter() - start
     at_once = 1
     if settings.engine == "ray":
         at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)
-    return seconds * rows / len(y) * ROUND_OVERHEAD / at_once
+    tried, own = (math.ceil(count / by.batch_size) for count in (len(y), rows / settings.clients))
+    of_a_step = seconds / (tried * method.passes(epochs, tried))
+    steps = settings.clients * own * method.passes(epochs, own)
+    return of_a_step * steps / epochs * ROUND_OVERHEAD / at_once
