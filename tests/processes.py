@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import psutil
@@ -63,10 +64,13 @@ def commands(process: psutil.Process) -> list[str]:
     return found
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 500) -> Any:
-    """Wait for a condition; return what it found."""
+def wait_until(
+    condition: Callable[[], Any], seconds: float = 500, alive: Popen[bytes] | None = None
+) -> Any:
+    """Wait for a condition, while a process is alive; return what it found."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
+        assert alive is None or alive.poll() is None or condition(), "the process has ended"
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.2)
     return found

@@ -119,7 +119,7 @@ def test_a_simulation_that_is_stopped_says_in_one_line_how_to_go_on(tmp_path, se
         process = psutil.Popen(
             [command, *words], cwd=tmp_path, stdout=said, stderr=said, start_new_session=True
         )
-    wait_until((tmp_path / "run" / "checkpoint-0001.safetensors").exists)
+    wait_until((tmp_path / "run" / "checkpoint-0001.safetensors").exists, alive=process)
     children = process.children(recursive=True)
     os.killpg(process.pid, sent) if sent == signal.SIGINT else process.send_signal(sent)
     assert process.wait(120) == 130

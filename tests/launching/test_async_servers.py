@@ -24,7 +24,7 @@ def test_a_run_that_was_stopped_and_went_on_is_replayed_to_the_same_bits(tmp_pat
         process = subprocess.Popen(
             command, cwd=tmp_path, env=marked(tmp_path), stdout=output, stderr=output
         )
-    wait_until((run / "checkpoint-0002.safetensors").exists)
+    wait_until((run / "checkpoint-0002.safetensors").exists, alive=process)
     process.terminate()
     assert process.wait(120) == 130
     assert len(lines(run)) < 7

@@ -151,7 +151,7 @@ def test_deploy_trains_as_simulate_does_and_when_it_is_stopped_stops_every_serve
             command, cwd=tmp_path, env=marked(tmp_path), stdout=output, stderr=output
         )
     second = tmp_path / "deployed" / "checkpoint-0002.safetensors"
-    wait_until(second.exists)
+    wait_until(second.exists, alive=process)
     deployed = load_file(second)
     assert servers_of(tmp_path)
     process.terminate()

@@ -67,7 +67,7 @@ def test_a_killed_simulation_on_ray_leaves_nobody(tmp_path):
             [str(BIN / "fedbary"), "simulate", *words], cwd=tmp_path, env=marked(tmp_path),
             stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-        wait_until(lambda: list((tmp_path / "run").glob("checkpoint-0001*")))
+        wait_until(lambda: list((tmp_path / "run").glob("checkpoint-0001*")), alive=command)
         assert any("raylet" in line for line in commands(command))
         os.killpg(command.pid, signal.SIGKILL)
         command.wait()

@@ -169,7 +169,7 @@ def started_sweep(folder, file, jobs):
             [FEDBARY, "sweep", str(file), "--results", "out", "--jobs", str(jobs)],
             cwd=folder, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-    begun, *_ = wait_until(lambda: list(folder.glob("out/runs/*/metrics.jsonl")))
+    begun, *_ = wait_until(lambda: list(folder.glob("out/runs/*/metrics.jsonl")), alive=process)
     return process, begun.parent, psutil.Process(process.pid).children(recursive=True)
 
 
@@ -212,7 +212,7 @@ def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, chan
     def done():
         return len((begun / "metrics.jsonl").read_text().splitlines()) - 1
 
-    wait_until(lambda: done() > 2)
+    wait_until(lambda: done() > 2, alive=process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 130
     psutil.wait_procs(children, 30)
