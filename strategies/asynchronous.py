@@ -269,13 +269,11 @@ class AsynchronousStrategy(MethodStrategy):
         if server.examples and server.clients:
             of_mean_client = server.examples / server.clients
         errands_of = [self._arrived[reply.client] for reply in replies]
-        parts = parts_of(
-            [reply.weight / (at_work * of_mean_client) for reply in replies],
-            [mode.weight(self._round - errand.round, at_work) for errand in errands_of],
-        )
-        for reply, errand, part in zip(replies, errands_of, parts, strict=True):
+        counts = [mode.weight(self._round - errand.round, at_work) for errand in errands_of]
+        parts = parts_of([reply.weight / (at_work * of_mean_client) for reply in replies], counts)
+        for reply, errand, *own in zip(replies, errands_of, parts, counts, strict=True):
             sent = self._read(errand.message.content.array_records[self.arrayrecord_key])
-            yield Arrival(reply.client, reply.weight, reply.tensors, sent, part, at_work)
+            yield Arrival(reply.client, reply.weight, reply.tensors, sent, own[0], at_work, own[1])
 
     def _read(self, record: ArrayRecord) -> Tensors:
         """Return the arrays that a client was sent, the model in fedbary's names."""

@@ -130,9 +130,10 @@ class SiteMethod(Method):
         """Replace the sites of those that replied, and multiply all.
 
         A client's new likelihood is its posterior over the cavity that it was sent, however old
-        that is. Its site goes a part γ/ρ of the way there:
-        λ_k ← λ_k + γ/ρ (ρ (η(q_k) − cavity) − λ_k). The mean of posteriors is that of all clients'
-        newest.
+        that is. Its site goes a part of the way there, f = 1 − (1 − γ/ρ)^w with the weight w of
+        its staleness: λ_k ← λ_k + f (ρ (η(q_k) − cavity) − λ_k). So where w is even, a site has
+        moved as far in the same time, however slow its client. The mean of posteriors is that of
+        all clients' newest.
         """
         before = self.global_factor(server)
         sites, velocities = factors("site", server.state), factors("velocity", server.state)
@@ -142,7 +143,7 @@ class SiteMethod(Method):
             step = (self.step if each.client in sites else self.first_step)(each.at_work)
             site = sites.get(each.client, flat)
             likelihood = (found(each) / factor("cavity", each.sent)) ** self.rho
-            move = (likelihood / site) ** (step / self.rho)
+            move = (likelihood / site) ** (1 - (1 - step / self.rho) ** each.counts)
             if self.site_momentum:
                 move = velocities.get(each.client, flat) ** self.site_momentum * move
                 velocities[each.client] = move

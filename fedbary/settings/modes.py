@@ -46,8 +46,9 @@ class Asynchronous(Clocked):
     staleness : str
         Weight of a change that began s aggregates ago. constant: 1. even: (1 + s)/u, with u the
         aggregates made while the mean client works; fast clients then have no more influence.
-        polynomial: (1 + s)^−a. hinge: 1 up to s = b, then 1/(a (s − b) + 1). Sites, sums and
-        FedAG's networks are replaced whole, however late; point weights beside sites are weighed.
+        polynomial: (1 + s)^−a. hinge: 1 up to s = b, then 1/(a (s − b) + 1). Undamped sites, sums
+        and FedAG's networks are replaced whole, however late. A damped site goes 1 − (1 − γ)^w of
+        the way; point weights beside sites are weighed.
     staleness_rate : float
         a of polynomial and hinge.
     staleness_grace : int

@@ -113,11 +113,14 @@ class Arrival(Reply):
         an aggregate sum to at most 1.
     at_work : int
         Number of clients at work at a time.
+    counts : float
+        How many replies of a round it counts as: the weight of its staleness.
     """
 
     sent: Tensors
     part: float
     at_work: int
+    counts: float = 1.0
 
 
 class Method(Checked):
