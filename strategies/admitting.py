@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
@@ -145,6 +145,10 @@ class AdmittingStrategy(AskingStrategy):
         return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def _terms(
-        self, limit: Limit | None, barred: Callable[[Message], str | None] = lambda _: None
+        self,
+        limit: Limit | None,
+        barred: Callable[[Message], str | None] = lambda _: None,
+        others: Sequence[float] = (),
     ) -> Terms:
-        return Terms(self.convention, self.weighted_by_key, limit, self.max_weight_ratio, barred)
+        ratio = self.max_weight_ratio
+        return Terms(self.convention, self.weighted_by_key, limit, ratio, barred, others)

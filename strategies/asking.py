@@ -64,10 +64,13 @@ class AskingStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Return the messages that ask nodes to train."""
         server_round += self.completed_rounds
-        if self.choose_nodes is None:
+        if (nodes := self._chosen(server_round)) is None:
             return list(super().configure_train(server_round, arrays, config, grid))
-        nodes = self.choose_nodes(server_round)
         return self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
+
+    def _chosen(self, server_round: int) -> list[int] | None:
+        """Return the nodes that train; None if Flower samples them."""
+        return None if self.choose_nodes is None else self.choose_nodes(server_round)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

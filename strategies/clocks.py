@@ -11,7 +11,7 @@ from typing import Any
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
-from fedbary.errors import RunError
+from fedbary.errors import RunError, SettingError
 
 from .errand import Errand
 from .internals import ErrorCode
@@ -60,7 +60,10 @@ class VirtualClock(ReplyClock):
 
     def arrival(self, node: int, errand: Errand) -> float:
         """Return the time of the question and the seconds that the node takes."""
-        return errand.asked + self._seconds(node, errand.asked)
+        seconds = self._seconds(node, errand.asked)
+        if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
+            raise SettingError(f"seconds of node {node}", seconds, "0 or more, and finite")
+        return errand.asked + seconds
 
     def next(
         self, grid: Grid, at_work: Collection[Errand], timeout: float
@@ -78,8 +81,8 @@ class RealClock(ReplyClock):
 
     def begin(self, now: float) -> None:
         """Let time go on from here."""
-        self._began = time.monotonic() - now
-        self._last = now
+        self._goes_on = time.monotonic()
+        self._began, self._last = self._goes_on - now, now
         self._heard: dict[str, Message] = {}
 
     def arrival(self, node: int, errand: Errand) -> float:
@@ -90,19 +93,18 @@ class RealClock(ReplyClock):
         self, grid: Grid, at_work: Collection[Errand], timeout: float
     ) -> tuple[Errand, float, Message | None]:
         """Wait for the first reply, or until the oldest question is `timeout` seconds old."""
-        since = time.monotonic()
+        in_turn = sorted(at_work, key=lambda e: (e.asked, e.client))
         while True:
-            for errand in sorted(at_work, key=lambda e: (e.asked, e.client)):
+            now = time.monotonic()  # before the look: what came while the server was busy counts
+            for reply in grid.pull_messages([errand.message_id for errand in in_turn]):
+                self._heard[reply.metadata.reply_to_message_id] = reply
+            for errand in in_turn:
                 if errand.message_id in self._heard:
                     return errand, self._time(), self._heard.pop(errand.message_id)
-                waits = time.monotonic() - max(since, self._began + errand.asked)
-                if waits > timeout:
+            for errand in in_turn:
+                if now - max(self._goes_on, self._began + errand.asked) > timeout:
                     return errand, self._time(), None
-            ids = [errand.message_id for errand in at_work]
-            for reply in (found := list(grid.pull_messages(ids))):
-                self._heard[reply.metadata.reply_to_message_id] = reply
-            if not found:
-                time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _time(self) -> float:
         """Return the seconds since the run began, no two alike."""
@@ -121,7 +123,11 @@ class JournalClock(ReplyClock):
     """
 
     def __init__(self, journal: Iterable[Mapping[str, Any]]) -> None:
-        self._ends = {(row["site"], row["round"], row["asked"]): row for row in journal}
+        try:
+            self._ends = {(row["site"], row["round"], row["asked"]): row for row in journal}
+        except (KeyError, TypeError) as error:
+            allowed = "rows with site, round, asked, arrived and end, as a strategy's journal has"
+            raise SettingError("journal", error, allowed) from None
 
     def chosen(
         self, server_round: int, now: float, drawn: Collection[str], free: Collection[str]

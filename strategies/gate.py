@@ -63,6 +63,8 @@ class Terms:
         The largest ratio of a weight to the round's median.
     barred : callable
         Returns the reason to refuse a training reply whatever its content; None for none.
+    others : sequence of float
+        Weights of earlier replies, which the median counts too.
     """
 
     convention: Convention
@@ -70,6 +72,7 @@ class Terms:
     limit: Limit | None
     max_weight_ratio: float | None
     barred: Callable[[Message], str | None]
+    others: Sequence[float] = ()
 
     def refusal(self, reply: Message, expected: ArrayRecord) -> str | None:
         """Return the reason to refuse a training reply; `expected` has the form of a sound one."""
@@ -190,7 +193,7 @@ class ReplyGate:
         admitted = self.admitted(server_round, replies, reasons, key)
         heavy = overweight(admitted, key, terms.limit)
         self.said(server_round, "weight bounded", admitted, heavy)
-        return bounded(admitted, key, terms.limit, terms.max_weight_ratio)
+        return bounded(admitted, key, terms.limit, terms.max_weight_ratio, terms.others)
 
     def _client(self, reply: Message, node: int) -> str:
         if self._name_node is not None and (name := self._name_node(node)) is not None:

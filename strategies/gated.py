@@ -195,7 +195,7 @@ class GatedStrategy(AdmittingStrategy, ABC):
         replies = list(replies)
         self._gate.hear(replies)
         self.admitted_nodes, self.undone = [], None
-        terms = self._terms(self.train_limit, self._barred)
+        terms = self._terms(self.train_limit, self._barred, self._others())
         reference = self._global_arrays
         if reference is None:
             reference = first_sound(replies, terms)
@@ -287,6 +287,10 @@ class GatedStrategy(AdmittingStrategy, ABC):
     def _skip(self, server_round: int, reason: str) -> tuple[None, MetricRecord]:
         self._tally.skip(server_round, reason)
         return None, MetricRecord({SKIPPED_KEY: 1})
+
+    def _others(self) -> Sequence[float]:
+        """Return weights of earlier replies, with which those of this round are compared too."""
+        return ()
 
     def _barred(self, reply: Message) -> str | None:
         return self._retreat.refusal(self._name(reply))

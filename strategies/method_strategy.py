@@ -110,7 +110,7 @@ class MethodStrategy(Paced, InheritingStrategy):
     @classmethod
     def _arguments(cls) -> list[str]:
         own = [parameter.name for parameter in fields(cls.method_class)]  # type: ignore[arg-type]
-        return [*own, *super()._arguments(), "asynchronous"]
+        return [*own, *super()._arguments()]
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -275,7 +275,7 @@ class MethodStrategy(Paced, InheritingStrategy):
             derive_seed(self._seed, "server", self._round),
             self._bench,
             blanks.empty,
-            examples=int(told.get(EXAMPLES_KEY, 0)),
+            examples=int(told.get(EXAMPLES_KEY, 0)) if self.max_weight_ratio is None else 0,
             clients=int(told.get(CLIENTS_KEY, self._nodes)),
             counted=self.max_weight_ratio is None,
             warn=lambda line: log(WARNING, "Round %d: %s", self._round, line),

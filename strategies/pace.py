@@ -16,6 +16,13 @@ class Paced:
         # The class that does not wait is a strategy too, so it can only be imported once this is.
         from .asynchronous import without_rounds
 
-        kind: type[Any] = cls
-        made: Self = object.__new__(without_rounds(kind) if "asynchronous" in kwargs else kind)
+        kind: Any = cls
+        waits = kwargs.get("asynchronous") is None
+        made: Self = object.__new__(kind if waits else without_rounds(kind))
         return made
+
+    def __init__(self, *args: Any, asynchronous: None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if asynchronous is not None:
+            name = type(self).__name__
+            raise TypeError(f"give asynchronous to {name} itself: {name}(asynchronous=…)")

@@ -45,14 +45,26 @@ def overweight(
     ]
 
 
+def at_most(weights: Sequence[float], ratio: float) -> list[float]:
+    """Return weights of at most their median times a ratio.
+
+    The median of an even number is its lower middle, so that half of the weights cannot raise it.
+    """
+    most = ratio * median_low(weights)
+    return [min(weight, most) for weight in weights]
+
+
 def bounded(
-    replies: Sequence[Message], weighted_by_key: str, limit: Limit | None, ratio: float | None
+    replies: Sequence[Message],
+    weighted_by_key: str,
+    limit: Limit | None,
+    ratio: float | None,
+    others: Sequence[float] = (),
 ) -> list[Message]:
     """Return admitted replies with bounded weights.
 
     With weights w_k and limits l_k of the nodes, and w'_k = min(w_k, l_k), reply k weighs min(w'_k,
-    ratio · median w'). The median of an even number is its lower middle, so that half of the
-    replies cannot raise it.
+    ratio · median w'); see `at_most`.
 
     Parameters
     ----------
@@ -64,14 +76,15 @@ def bounded(
         Takes a node's id, and returns the largest weight of its reply.
     ratio : float, optional
         The largest ratio of a weight to the median, 1 or more. None: no bound.
+    others : sequence of float
+        Weights of other replies that the median counts too.
     """
     weights = [weight_of(reply, weighted_by_key) for reply in replies]
     allowed = [
         min(weight, _most(reply, limit)) for weight, reply in zip(weights, replies, strict=True)
     ]
     if ratio is not None and allowed:
-        most = ratio * median_low(allowed)
-        allowed = [min(weight, most) for weight in allowed]
+        allowed = at_most([*allowed, *others], ratio)[: len(allowed)]
     return [
         reply if may == weight else _weighing(reply, weighted_by_key, may)
         for reply, weight, may in zip(replies, weights, allowed, strict=True)

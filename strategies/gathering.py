@@ -1,0 +1,239 @@
+"""The loop of a strategy whose server does not wait: whom it asks, and what makes an aggregate.
+
+Messages, admission and state are those of the method's strategy. Only the loop differs:
+`GatedStrategy._loop` is replaced. A "round" here is one aggregate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from torch import Tensor
+
+from fedbary.errors import RunError, SettingError
+from fedbary.seeds import derive_seed
+from fedbary.settings.modes import Asynchronous
+
+from .asking import question
+from .clocks import JournalClock, RealClock, ReplyClock, VirtualClock, ended
+from .errand import Errand, errands, written
+from .method_strategy import MethodStrategy
+from .privacy import driving_wrapper
+
+_NOW = "async/now"
+
+
+class GatheringStrategy(MethodStrategy):
+    """A method's strategy that keeps clients at work on a clock, and gathers their replies.
+
+    Whenever fewer than `concurrency` clients are at work, the seed draws a free one. A client whose
+    reply waits for its aggregate is not free, nor one that has not replied in time to a question of
+    this aggregate. Each aggregate takes `buffer` replies, or fewer if nobody else can be asked.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        Those of the method's strategy.
+    asynchronous : Asynchronous
+        Number of clients at work, and the weights of their replies.
+    seconds : callable, optional
+        Takes a node's id and the virtual time, and returns the seconds until the reply to a
+        question asked then. Replies arrive in the order of this clock, at any real speed. None:
+        they arrive as they come, in real time.
+    journal : iterable of mappings, optional
+        The `journal` of all aggregates of an earlier run, which is repeated in its order.
+
+    Raises
+    ------
+    SettingError
+        If the method needs the replies of a round, or its clients keep their models.
+
+    Attributes
+    ----------
+    now : float
+        Seconds on the clock, when the last reply arrived.
+    staleness : list of int
+        Staleness of the replies of the last aggregate, in aggregates, in the order of arrival.
+    journal : list of dict
+        The questions that ended in the last aggregate, in the order of their end: `site`, `round`
+        and `asked`, when it was asked; `arrived`; `end`: replied, failed, lost.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        asynchronous: Asynchronous,
+        seconds: Callable[[int, float], float] | None = None,
+        journal: Iterable[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        if not isinstance(asynchronous, Asynchronous):
+            raise SettingError(
+                "asynchronous", asynchronous, "an Asynchronous(), or None for rounds"
+            )
+        self.method.check_arrivals()
+        if self._keeps:
+            allowed = "rounds if clients keep their trained models"
+            raise SettingError("mode", "async", allowed)
+        self.asynchronous = asynchronous
+        self.clock = _clock(seconds, journal)
+        self.journal: list[dict[str, Any]] = []
+        self.staleness: list[int] = []
+        self._asked_now: list[int] = []
+        self._arrived: dict[str, Errand] = {}
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Forget an earlier start."""
+        self.now = 0.0
+        self._at_work: dict[str, Errand] = {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the state for a resume, with the questions that are out."""
+        state = super().state_dict()
+        for errand in self._at_work.values():
+            state |= written(errand)
+        state[_NOW] = torch.tensor(self.now, dtype=torch.float64)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
+        """Take a state of `state_dict`, or a method's alone; what was out is asked again."""
+        super().load_state_dict(state, completed_rounds)
+        self.now = float(state.get(_NOW, 0.0))
+        self._at_work = errands(state, self.arrayrecord_key, self.configrecord_key)
+
+    def _go_back(
+        self, server_round: int, replies: Sequence[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """Undo an aggregate; the clock and the questions that are out stay."""
+        now, at_work = self.now, self._at_work
+        found = super()._go_back(server_round, replies)
+        self.now, self._at_work = now, at_work
+        return found
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages that ask clients to train; refuse wrappers, which drive rounds."""
+        if wrapper := driving_wrapper():
+            allowed = f"None for {type(wrapper).__name__}, which adds its noise to rounds"
+            raise SettingError("asynchronous", self.asynchronous, allowed)
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def _chosen(self, server_round: int) -> list[int]:
+        """Return the nodes that are asked now."""
+        return self._asked_now
+
+    def _loop(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Make a number of aggregates; arguments and result are those of Flower's `start`."""
+        if not self.completed_rounds:
+            self._begin_anew()
+        result, arrays = Result(), initial_arrays
+        train_config = train_config or ConfigRecord()
+        evaluate_config = evaluate_config or ConfigRecord()
+        score = evaluate_fn or (lambda *_: None)
+        if (scores := score(0, arrays)) is not None:
+            result.evaluate_metrics_serverapp[0] = scores
+        self.clock.begin(self.now)
+        self._ask_again(grid)
+        for step in range(1, num_rounds + 1):
+            replies = self._gathered(step, arrays, train_config, grid, timeout)
+            found, metrics = self.aggregate_train(step, replies)
+            if found is not None:
+                result.arrays = arrays = found
+            if metrics is not None:
+                result.train_metrics_clientapp[step] = metrics
+            questions = self.configure_evaluate(step, arrays, evaluate_config, grid)
+            answers = grid.send_and_receive(questions, timeout=timeout)
+            if (held_out := self.aggregate_evaluate(step, answers)) is not None:
+                result.evaluate_metrics_clientapp[step] = held_out
+            if (scores := score(step, arrays)) is not None:
+                result.evaluate_metrics_serverapp[step] = scores
+        return result
+
+    def _gathered(
+        self, step: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, timeout: float
+    ) -> list[Message]:
+        """Keep clients at work until the buffer is full, or none is left; return its replies."""
+        self._arrived, lost, replies = {}, list[Errand](), list[Message]()
+        self.journal = []
+        self._global_arrays, self._round = arrays, step + self.completed_rounds  # if none is asked
+        while len(replies) < self.asynchronous.buffer:
+            if free := self._free(step, grid, {errand.client for errand in lost}):
+                self._asked_now = free
+                self._send(list(self.configure_train(step, arrays, config, grid)), grid)
+            if not self._at_work and (replies or lost):
+                break  # every client that can be asked has replied, or did not in time
+            if not self._at_work:
+                raise RunError("no client is at work or can be asked")
+            errand, self.now, reply = self.clock.next(grid, self._at_work.values(), timeout)
+            del self._at_work[errand.client]
+            self.journal.append(ended(errand, self.now, reply))
+            if reply is None:
+                lost.append(errand)
+                self._gate.unanswered.add(errand.message.metadata.dst_node_id)
+                continue
+            self._arrived[errand.client] = errand
+            if reply.metadata.group_id == errand.message.metadata.group_id:
+                server_round = step + self.completed_rounds
+                reply.metadata.group_id = question(MessageType.TRAIN, server_round)
+            replies.append(reply)
+        self.staleness = [
+            step + self.completed_rounds - errand.round for errand in self._arrived.values()
+        ]
+        self._gate.ask([e.message for e in (*self._arrived.values(), *lost)], anew=True)
+        return replies
+
+    def _free(self, step: int, grid: Grid, lost: set[str]) -> list[int]:
+        """Return the nodes that are asked now, drawn from those that are free."""
+        server_round = step + self.completed_rounds
+        nodes = self.choose_nodes(server_round) if self.choose_nodes else grid.get_node_ids()
+        there, busy = sorted(nodes), self._at_work.keys() | self._arrived.keys() | lost
+        free = {self._named(node): node for node in there if self._named(node) not in busy}
+        wanted = (self.asynchronous.concurrency or len(there)) - len(self._at_work)
+        purpose = derive_seed(self._seed, "errands", server_round, len(self._arrived))
+        drawn = Random(purpose).sample(sorted(free), max(0, min(wanted, len(free))))
+        names = self.clock.chosen(server_round, self.now, drawn, free)
+        return [free[name] for name in sorted(names)]
+
+    def _send(self, messages: list[Message], grid: Grid) -> None:
+        """Push messages, and note when their replies arrive."""
+        ids = list(grid.push_messages(messages))
+        for message, message_id in zip(messages, ids, strict=True):
+            node = message.metadata.dst_node_id
+            errand = Errand(self._named(node), self._round, self.now, message, message_id)
+            arrives = self.clock.arrival(node, errand)
+            self._at_work[errand.client] = replace(errand, arrives=arrives)
+
+    def _ask_again(self, grid: Grid) -> None:
+        """Push the questions that were out when the run was cut off."""
+        nodes = {self._named(node): node for node in grid.get_node_ids()}
+        again = {c: e.to(nodes[c]) for c, e in self._at_work.items() if c in nodes}
+        ids = list(grid.push_messages([errand.message for errand in again.values()]))
+        pairs = zip(again.values(), ids, strict=True)
+        self._at_work = {e.client: e.pushed(message_id) for e, message_id in pairs}
+
+
+def _clock(
+    seconds: Callable[[int, float], float] | None, journal: Iterable[Mapping[str, Any]] | None
+) -> ReplyClock:
+    if journal is not None:
+        return JournalClock(journal)
+    return RealClock() if seconds is None else VirtualClock(seconds)
