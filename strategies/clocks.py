@@ -101,7 +101,6 @@ class RealClock(ReplyClock):
             for errand in in_turn:
                 if errand.message_id in self._heard:
                     return errand, self._time(), self._heard.pop(errand.message_id)
-            for errand in in_turn:
                 if now - max(self._goes_on, self._began + errand.asked) > timeout:
                     return errand, self._time(), None
             time.sleep(POLL_SECONDS)
