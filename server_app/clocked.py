@@ -9,6 +9,7 @@ from typing import Any
 from fedbary.inference import StepParameters
 from fedbary.methods import method_of
 from fedbary.parts.parameters import told
+from fedbary.runs.journal import journal_of
 from fedbary.runs.schema import JOURNAL, LATENESS, VIRTUAL_SECONDS
 from fedbary.settings.config import Settings
 from fedbary.settings.modes import Clocked, Synchronous, replays
@@ -106,15 +107,30 @@ class Aggregates(Rounds):
         return {**({VIRTUAL_SECONDS: strategy.now} if virtual else {}), **found}
 
 
+def clock_of(settings: Settings, roster: Roster) -> Clock | None:
+    """Return the run's clock; None if it has none, or repeats another run.
+
+    Raises
+    ------
+    SettingError
+        If the file of `speeds` does not do.
+    """
+    if replays(settings):
+        journal_of(settings)
+        return None
+    return None if told(Clocked, settings).speeds == "none" else Clock(settings, roster)
+
+
 def rounds_of(
-    roster: Roster, asker: Asker, recorder: Recorder, config: Mapping[str, Any]
-) -> tuple[Rounds, Clock | None]:
-    """Return the callbacks of the run's mode, and its clock, if it has one."""
-    settings = recorder.settings
-    virtual = told(Clocked, settings).speeds != "none" and not replays(settings)
-    clock = Clock(settings, roster) if virtual else None
-    if settings.mode == "async":
-        return Aggregates(roster, asker, recorder, config), clock
+    roster: Roster,
+    asker: Asker,
+    recorder: Recorder,
+    config: Mapping[str, Any],
+    clock: Clock | None,
+) -> Rounds:
+    """Return the callbacks of the run's mode."""
+    if recorder.settings.mode == "async":
+        return Aggregates(roster, asker, recorder, config)
     if clock is None:
-        return Rounds(roster, asker, recorder, config), None
-    return ClockedRounds(roster, asker, recorder, config, clock), clock
+        return Rounds(roster, asker, recorder, config)
+    return ClockedRounds(roster, asker, recorder, config, clock)

@@ -37,7 +37,7 @@ from server_app.beginning import (
     set_out,
 )
 from server_app.calibrating import calibrate
-from server_app.clocked import rounds_of
+from server_app.clocked import clock_of, rounds_of
 from server_app.grids.guarded import Guarded, guarded
 from server_app.grids.omniscient import attacked
 from server_app.grids.watched import watched
@@ -136,6 +136,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     left_out = left_out_of(settings, forgotten_sites(before) if before else ())
     roster = Roster(grid, settings, signature, keys, simulated, left_out)
     roster.gather()
+    clock = clock_of(settings, roster)
     if checkpoint is None:
         require_enough(settings, roster.members)
         results = new_folder(folder, settings, task, roster, config, beginning)
@@ -148,7 +149,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     way = told(Synchronous, settings).compress
     packed = None if way == "none" else CompressedGrid(grid, way)
     recorder = Recorder(settings, results, roster, facts, packed.traffic if packed else {})
-    rounds, clock = rounds_of(roster, asker, recorder, config)
+    rounds = rounds_of(roster, asker, recorder, config, clock)
     recorder.strategy = strategy_of(recorder, rounds, clock, prior_of(settings, results))
     completed = 0
     if checkpoint is not None:

@@ -88,7 +88,7 @@ def speeds_of(chosen: str, seed: int) -> Callable[[str], Speed]:
 
 def _traced(path: str) -> Callable[[str], Speed]:
     try:
-        lines = content_of(user_path(path)).decode().splitlines()
+        lines = content_of(user_path(path)).decode("utf-8-sig").splitlines()
         rows = list(csv.reader(lines, strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         allowed = f"a CSV with the columns {', '.join(COLUMNS)}"

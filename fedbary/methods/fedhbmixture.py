@@ -102,6 +102,10 @@ class FedHBMixture(Method):
         """Return the model, the centres and the gate."""
         return {**server.model, **server.state}
 
+    def passes(self, epochs: int, steps: int) -> float:
+        """Return the network's passes, and as many of the gate."""
+        return epochs * min(2, self.centres)
+
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Train from the centre that fits best, near the centres; then train the gate."""
         metrics = self._fit(local, received)

@@ -107,6 +107,10 @@ class FedPPD(Method):
         """Return the student and the teacher."""
         return {**server.model, **server.state}
 
+    def passes(self, epochs: int, steps: int) -> float:
+        """Return the teacher's passes and the student's."""
+        return epochs * (1 + self.student_passes)
+
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Sample by the teacher and distil, epoch by epoch."""
         local.load(received)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from fedbary.data.paths import user_path
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import told
+from fedbary.runs.location import read_settings
 from fedbary.runs.longer import earlier_rates
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.schema import JOURNAL
 from fedbary.settings.config import Settings
-from fedbary.settings.modes import Clocked
+from fedbary.settings.modes import Asynchronous, Clocked
 
 
 def journal_of(settings: Settings) -> list[Mapping[str, Any]]:
@@ -22,7 +24,8 @@ def journal_of(settings: Settings) -> list[Mapping[str, Any]]:
     ------
     SettingError
         If the file cannot be read, or is that of a run with rounds, of one that `fedbary forget`
-        wrote, or of one whose first learning rates were those of fewer rounds.
+        wrote, of one whose first learning rates were those of fewer rounds, or of one with fewer
+        aggregates, or with another number of clients at work or of replies to an aggregate.
     """
     path = told(Clocked, settings).speeds
     folder = user_path(path).parent
@@ -30,6 +33,15 @@ def journal_of(settings: Settings) -> list[Mapping[str, Any]]:
     if any(JOURNAL not in line for line in rounds[1:]) or not rounds:
         allowed = f"the metrics of a run with mode=async, each aggregate with its {JOURNAL}"
         raise SettingError("speeds", path, allowed)
+    repeated = SimpleNamespace(**read_settings(folder))
+    theirs, mine = told(Asynchronous, repeated), told(Asynchronous, settings)
+    if settings.rounds > repeated.rounds:
+        allowed = f"at most {repeated.rounds}, as the run that it repeats has no more"
+        raise SettingError("rounds", settings.rounds, allowed)
+    for name in ("concurrency", "buffer"):
+        if getattr(theirs, name) != getattr(mine, name):
+            allowed = f"{getattr(theirs, name) or 'none'}, as in the run that it repeats"
+            raise SettingError(name, getattr(mine, name) or "none", allowed)
     if said := earlier_rates(folder, settings):
         allowed = f"a run whose learning rates followed one schedule. {said[0]}"
         raise SettingError("speeds", path, allowed)

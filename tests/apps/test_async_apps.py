@@ -50,6 +50,11 @@ def test_a_replay_has_the_same_bits_and_neither_it_nor_a_run_of_two_schedules_go
     metrics = {"speeds": str(whole / "metrics.jsonl")}
     again = made(tmp_path / "again", **metrics)
     assert same(posterior(whole), posterior(again))
+    for other in ({"rounds": 8}, {"buffer": 2}, {"concurrency": 1}):
+        (name,) = other
+        with pytest.raises(SettingError, match=rf"^{name}: .*the run that it repeats"):
+            made(tmp_path / "other", **metrics, **other)
+        assert not (tmp_path / "other").exists()
     with pytest.raises(SettingError, match="rounds: 8; expected 7, as in the run that it repeats"):
         lengthen(again, resolve({**ASYNC, **metrics, "rounds": 8, "resume": "last"}))
     longer = shutil.copytree(whole, tmp_path / "longer")
@@ -269,3 +274,15 @@ def test_the_clock_counts_the_passes_that_a_method_makes(tmp_path, chosen, passe
     line = lines(tmp_path / "run")[1]
     takes = [1e-3 * n * passes(n) for n in (c["num-examples"] for c in line["clients"])]
     assert line["virtual_seconds"] == pytest.approx(max(takes))
+
+
+def test_a_trace_that_does_not_do_leaves_no_folder(tmp_path):
+    trace = tmp_path / "trace.csv"
+    rows = ["site,seconds_per_example,latency", *(f"partition {k},0.001,0" for k in range(4))]
+    for content in ("\n".join(rows[:3]), "site;seconds"):
+        trace.write_text(content)
+        with pytest.raises(SettingError, match=r"^speeds "):
+            made(tmp_path / "run", speeds=str(trace))
+        assert not (tmp_path / "run").exists()
+    trace.write_text("\ufeff" + "\r\n".join(rows))  # as spreadsheets write it
+    made(tmp_path / "run", speeds=str(trace), rounds=2)
