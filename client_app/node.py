@@ -33,9 +33,11 @@ class Node:
 
     def training(self, request: Request, examples: int) -> Training:
         """Return the training of a local method on so many examples in a message's round."""
+        # With max_weight_ratio all examples are bounded counts, and a site may hold more than all.
         by, kl_weight = self._told, self._told.kl_weight
         if not isinstance(kl_weight, float):
-            kl_weight = examples / int(request.config[EXAMPLES_KEY])  # type: ignore[arg-type]
+            share = examples / int(request.config[EXAMPLES_KEY])  # type: ignore[arg-type]
+            kl_weight = share if share < 1 else 1.0
         return Training(
             epochs=by.local_epochs,
             batch_size=by.batch_size,

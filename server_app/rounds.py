@@ -18,6 +18,7 @@ from server_app.roster.asker import Asker
 from server_app.roster.roster import Roster
 from strategies.asking import ASKED_KEY, CLIENTS_KEY, COUNTED_KEY, EXAMPLES_KEY
 from strategies.internals import log
+from strategies.weights import at_most
 
 
 class Rounds:
@@ -52,11 +53,15 @@ class Rounds:
         return self._roster.evaluators(server_round) if held_out else []
 
     def tell(self) -> dict[str, int | float]:
-        """Return the messages' entries on the federation."""
+        """Return the messages' entries on the federation; a bound on weights holds for them too."""
+        every: list[float] = [member.num_examples for member in self._roster.members]
+        asked: list[float] = [*map(self._roster.trained_on, self._trainers)]
+        if (ratio := self._recorder.settings.weight_bound) is not None:
+            every, asked = (at_most(held, ratio, every) for held in (every, asked))
         return {
-            EXAMPLES_KEY: self._roster.num_examples,
-            CLIENTS_KEY: len(self._roster.members),
-            ASKED_KEY: sum(map(self._roster.trained_on, self._trainers)),
+            EXAMPLES_KEY: int(sum(every)),
+            CLIENTS_KEY: len(every),
+            ASKED_KEY: int(sum(asked)),
             COUNTED_KEY: self._recorder.strategy.counted,
         }
 

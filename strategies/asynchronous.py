@@ -110,7 +110,8 @@ class AsynchronousStrategy(GatheringStrategy):
         own = [reply.weight for reply in replies]
         of_mean_client = fmean(own)
         if self.max_weight_ratio is not None:
-            of_mean_client = fmean(at_most([*own, *self._others()], self.max_weight_ratio))
+            newest = [*own, *self._others()]
+            of_mean_client = fmean(at_most(newest, self.max_weight_ratio, newest))
         elif server.examples and server.clients:
             of_mean_client = server.examples / server.clients
         errands_of = [self._arrived[reply.client] for reply in replies]

@@ -45,12 +45,12 @@ def overweight(
     ]
 
 
-def at_most(weights: Sequence[float], ratio: float) -> list[float]:
-    """Return weights of at most their median times a ratio.
+def at_most(weights: Sequence[float], ratio: float, of: Sequence[float]) -> list[float]:
+    """Return weights of at most a ratio times the median of some.
 
-    The median of an even number is its lower middle, so that half of the weights cannot raise it.
+    The median of an even number is its lower middle, so that half of them cannot raise it.
     """
-    most = ratio * median_low(weights)
+    most = ratio * median_low(of)
     return [min(weight, most) for weight in weights]
 
 
@@ -84,7 +84,7 @@ def bounded(
         min(weight, _most(reply, limit)) for weight, reply in zip(weights, replies, strict=True)
     ]
     if ratio is not None and allowed:
-        allowed = at_most([*allowed, *others], ratio)[: len(allowed)]
+        allowed = at_most(allowed, ratio, [*allowed, *others])
     return [
         reply if may == weight else _weighing(reply, weighted_by_key, may)
         for reply, weight, may in zip(replies, weights, allowed, strict=True)

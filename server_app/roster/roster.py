@@ -75,11 +75,6 @@ class Roster:
         return sorted(self._members.values(), key=lambda m: (m.partition, m.name))
 
     @property
-    def num_examples(self) -> int:
-        """Number of all members' training examples, absent members included."""
-        return sum(member.num_examples for member in self._members.values())
-
-    @property
     def keys(self) -> dict[str, SiteKey]:
         """Names and partitions with their registered keys."""
         return self._claims.keys

@@ -1,6 +1,7 @@
 """`kl_weight=share`: n_k/n at client k, with which a federation counts the prior once in all."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ from fedbary.predictive.standardised import RegressionStandardiser
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from server_app.engine.inline import run_inline
+from server_app.rounds import Rounds
+from strategies.asking import ASKED_KEY, EXAMPLES_KEY
 
 NOISE_VAR = 0.5
 LINEAR = {
@@ -102,3 +105,18 @@ def test_other_words_and_numbers_are_refused(value):
 def test_a_method_that_counts_the_prior_itself_does_not_take_it():
     with pytest.raises(SettingError, match="kl_weight.*PVI"):
         resolve({"method": "PVI", "kl_weight": "share"})
+
+
+def test_a_claim_that_max_weight_ratio_bounds_leaves_the_others_their_shares():
+    """Three sites of 100 examples, and one that says it holds a thousand million."""
+    settings = resolve({**LINEAR, "kl_weight": "share", "max_weight_ratio": 2.0})
+    members = [SimpleNamespace(num_examples=n) for n in (100, 100, 100, 10**9)]
+    roster = SimpleNamespace(members=members, trained_on=lambda node: members[node].num_examples)
+    strategy = SimpleNamespace(counted=0)
+    rounds = Rounds(roster, None, SimpleNamespace(settings=settings, strategy=strategy), {})
+    rounds._trainers = [0, 3]
+    told = rounds.tell()
+    assert told[EXAMPLES_KEY] == 500 and told[ASKED_KEY] == 300
+    request = SimpleNamespace(config=told, round=1)
+    shares = [Node(settings, None).training(request, n).kl_weight for n in (100, 10**9)]
+    assert shares == [0.2, 1.0]
