@@ -32,9 +32,40 @@ class AsynchronousStrategy(GatheringStrategy):
     """A method's strategy on a clock, real or virtual, without rounds.
 
     A method's strategy that is given `asynchronous` is one: `RKLB(asynchronous=Asynchronous())`.
+    Whenever fewer than `concurrency` clients are at work, the seed draws a free one. A client whose
+    reply waits for its aggregate is not free, nor one that has not replied in time to a question of
+    this aggregate. Each aggregate takes `buffer` replies, or fewer if nobody else can be asked.
+
     Replies are compared with those of earlier aggregates: their distances from what was sent, and
-    with `max_weight_ratio` their weights with the newest of all clients. Parameters are those of
-    `GatheringStrategy`.
+    with `max_weight_ratio` their weights with the newest of all clients.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        Those of the method's strategy.
+    asynchronous : Asynchronous
+        Number of clients at work, and the weights of their replies.
+    seconds : callable, optional
+        Takes a node's id and the virtual time, and returns the seconds until the reply to a
+        question asked then. Replies arrive in the order of this clock, at any real speed. None:
+        they arrive as they come, in real time.
+    journal : iterable of mappings, optional
+        The `journal` of all aggregates of an earlier run, which is repeated in its order.
+
+    Raises
+    ------
+    SettingError
+        If the method needs the replies of a round, or its clients keep their models.
+
+    Attributes
+    ----------
+    now : float
+        Seconds on the clock, when the last reply arrived.
+    staleness : list of int
+        Staleness of the replies of the last aggregate, in aggregates, in the order of arrival.
+    journal : list of dict
+        The questions that ended in the last aggregate, in the order of their end: `site`, `round`
+        and `asked`, when it was asked; `arrived`; `end`: replied, failed, lost.
     """
 
     def _begin_anew(self) -> None:

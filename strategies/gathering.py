@@ -33,37 +33,7 @@ _NOW = "async/now"
 class GatheringStrategy(MethodStrategy):
     """A method's strategy that keeps clients at work on a clock, and gathers their replies.
 
-    Whenever fewer than `concurrency` clients are at work, the seed draws a free one. A client whose
-    reply waits for its aggregate is not free, nor one that has not replied in time to a question of
-    this aggregate. Each aggregate takes `buffer` replies, or fewer if nobody else can be asked.
-
-    Parameters
-    ----------
-    *args, **kwargs
-        Those of the method's strategy.
-    asynchronous : Asynchronous
-        Number of clients at work, and the weights of their replies.
-    seconds : callable, optional
-        Takes a node's id and the virtual time, and returns the seconds until the reply to a
-        question asked then. Replies arrive in the order of this clock, at any real speed. None:
-        they arrive as they come, in real time.
-    journal : iterable of mappings, optional
-        The `journal` of all aggregates of an earlier run, which is repeated in its order.
-
-    Raises
-    ------
-    SettingError
-        If the method needs the replies of a round, or its clients keep their models.
-
-    Attributes
-    ----------
-    now : float
-        Seconds on the clock, when the last reply arrived.
-    staleness : list of int
-        Staleness of the replies of the last aggregate, in aggregates, in the order of arrival.
-    journal : list of dict
-        The questions that ended in the last aggregate, in the order of their end: `site`, `round`
-        and `asked`, when it was asked; `arrived`; `end`: replied, failed, lost.
+    Parameters and attributes are those of `AsynchronousStrategy`.
     """
 
     def __init__(
