@@ -6,6 +6,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
+from numbers import Real
 from typing import Any
 
 from flwr.app import Error, Message
@@ -61,9 +62,9 @@ class VirtualClock(ReplyClock):
     def arrival(self, node: int, errand: Errand) -> float:
         """Return the time of the question and the seconds that the node takes."""
         seconds = self._seconds(node, errand.asked)
-        if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
+        if not isinstance(seconds, Real) or not 0 <= seconds < math.inf:  # NumPy's numbers too
             raise SettingError(f"seconds of node {node}", seconds, "0 or more, and finite")
-        return errand.asked + seconds
+        return errand.asked + float(seconds)
 
     def next(
         self, grid: Grid, at_work: Collection[Errand], timeout: float

@@ -3,6 +3,7 @@
 import copy
 import time
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord
@@ -141,6 +142,12 @@ def test_seconds_that_are_none_are_refused(seconds):
     run = strategy(Asynchronous(), seconds=lambda node, now: seconds)
     with pytest.raises(SettingError, match="seconds of node"):
         run.start(grid=grid(), initial_arrays=initial(), num_rounds=1)
+
+
+def test_seconds_may_be_numpy_s():
+    run = strategy(Asynchronous(), seconds=lambda node, now: np.float32(2.0))
+    run.start(grid=grid(), initial_arrays=initial(), num_rounds=1)
+    assert run.now == 2.0
 
 
 def test_a_journal_of_another_kind_is_refused():
