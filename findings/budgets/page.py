@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedbary.report.cells import ACCURACY
+from fedbary.report.cells import ACCURACY, Metric
 from fedbary.report.markup import markdown_table
 from fedbary.settings.config import read_yaml
 from findings._pairs import of_pair, tests_table
@@ -20,6 +20,8 @@ from findings.budgets.sides import LOG_VARS, RANGES
 
 NEAR = 0.1
 """The part of a range, by logarithm, that counts as its end."""
+
+PLAIN = Metric("plain_nll", "NLL at T = 1")
 
 NO_SETTING = ("rule", "method", "bayesian_layers")
 
@@ -88,12 +90,12 @@ def _found(results: Path) -> str:
 
 
 def _scores(rows: pd.DataFrame) -> str:
+    shown = (AT_T, ACCURACY, ECE, TEMPERATURE, PLAIN)
     body = [
-        [str(side), *(m.show(own[m.column]) for m in (AT_T, ACCURACY, ECE, TEMPERATURE))]
+        [str(side), *(metric.show(own[metric.column]) for metric in shown)]
         for side, own in rows.groupby("side", sort=False)
     ]
-    head = ["fresh seeds", AT_T.label, ACCURACY.label, ECE.label, TEMPERATURE.label]
-    return markdown_table(head, body)
+    return markdown_table(["fresh seeds", *(metric.label for metric in shown)], body)
 
 
 def _tests(rows: pd.DataFrame, of: Mapping[str, str]) -> str:
@@ -101,5 +103,8 @@ def _tests(rows: pd.DataFrame, of: Mapping[str, str]) -> str:
     pairs = [
         (of[one], of[other]) for one, other in names if {of[one], of[other]} <= {*rows["side"]}
     ]
-    named = {f"{one} − {other}": of_pair(rows, (one, other), AT_T) for one, other in pairs}
-    return tests_table("best of each", AT_T, named, BOUND)
+    found = []
+    for metric in (AT_T, PLAIN):
+        named = {f"{one} − {other}": of_pair(rows, (one, other), metric) for one, other in pairs}
+        found.append(tests_table("best of each", metric, named, BOUND))
+    return "\n\n".join(found)
