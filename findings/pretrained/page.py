@@ -40,6 +40,13 @@ SIDES += ["one place"]
 FRONT = ["LDA", "sites 2", "FedAvg 5", "FedAvg 20", "SCAFFOLD 20", "one place"]
 """The sides of the README's table."""
 
+CHOSEN_BY = "held_out.tempered_nll"
+"""The score by which settings are chosen."""
+
+UNTEMPERED = Metric("untempered.nll", "NLL at T = 1")
+
+SHOWN = (ACCURACY, NLL, ECE_15, UNTEMPERED)
+
 PAIRS = [
     ("LDA", "FedAvg 5"),
     ("LDA", "FedAvg 20"),
@@ -96,9 +103,9 @@ def scores(rows: pd.DataFrame, sides: list[str]) -> str:
         alone = side == "one place"
         sent = f"{runs['kilobytes'].mean():,.0f}"
         told = ["–", "–"] if alone else [f"{runs['rounds'].iloc[0]}", sent]
-        shown = [metric.show(runs[metric.column]) for metric in (ACCURACY, NLL, ECE_15)]
+        shown = [metric.show(runs[metric.column]) for metric in SHOWN]
         body.append([NAMES[runs["kind"].iloc[0]], *told, *shown])
-    head = ["head", "rounds", "KB up a client", ACCURACY.label, NLL.label, ECE_15.label]
+    head = ["head", "rounds", "KB up a client", *(metric.label for metric in SHOWN)]
     return markdown_table(head, body)
 
 
@@ -111,33 +118,29 @@ def _tests(rows: pd.DataFrame) -> str:
 
 
 def _chosen(results: Path) -> list[str]:
-    """Return the NLL on validation data by setting and rounds, a table a side."""
-    table = read_table(results)
-    keys = {
-        "FedAvg": ["local_epochs", "lr", "weight_decay"],
-        "SCAFFOLD": ["lr", "weight_decay"],
-        "FedLPA": ["local_epochs", "lr", "weight_decay"],
-        "PVI": ["prior_std"],
-    }
-    kind = table["method"].replace("barycentre", "FedAvg")
-    found = []
-    for name, settings in keys.items():
-        of_it = table[kind == name]
-        mean = of_it.groupby([*settings, "round"])["nll"].mean().unstack("round")
-        rounds = [each for each in (1, 5, 10, 20) if each in mean]
-        body = [
-            [*(f"{value:g}" for value in (key if isinstance(key, tuple) else (key,))), *cells]
-            for key, cells in zip(
-                mean.index,
-                ([f"{row[each]:.4f}" for each in rounds] for _, row in mean.iterrows()),
-                strict=True,
-            )
-        ]
-        shown = {"PVI": "one place"}.get(name, name)
-        names = [f"{shown}: `{settings[0]}`", *(f"`{each}`" for each in settings[1:])]
-        told = [f"round {each}" for each in rounds] if len(rounds) > 1 else ["NLL"]
-        found.append(markdown_table([*names, *told], body))
-    return found
+    """Return the NLL of every setting that was tried: of heads by steps, FedLPA, and one place.
+
+    It is the NLL at the clients' temperature on what they hold out.
+    """
+    table = result_rows(read_table(results))
+    table["side"] = table["method"].replace({"barycentre": "FedAvg", "PVI": "one place"})
+    keys = ["side", "rounds", "batch_size", "lr_schedule", "weight_decay"]
+    steps = _tried(table[table["side"].isin(["FedAvg", "SCAFFOLD"])], keys, "lr")
+    lpa = _tried(table[table["side"] == "FedLPA"], ["side", "local_epochs", "weight_decay"], "lr")
+    central = _tried(table[table["side"] == "one place"], ["side"], "prior_std")
+    return [steps, lpa, central]
+
+
+def _tried(table: pd.DataFrame, keys: list[str], varied: str) -> str:
+    """Return the NLL of a setting's values, a row for each of the other settings."""
+    body = []
+    for values, rows in table.groupby(keys):
+        mean = rows.groupby(varied)[CHOSEN_BY].mean()
+        told = ", ".join(f"{value:g}: {nll:.4f}" for value, nll in mean.items())
+        cells = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+        body.append([*cells, told])
+    head = [keys[0], *(f"`{key}`" for key in keys[1:]), f"`{varied}`: NLL"]
+    return markdown_table(head, body)
 
 
 def picture(results: Path) -> Figure:
