@@ -85,12 +85,20 @@ RUNS: dict[str, Words] = {
     "task/images": IMAGES,
     "task/cnn": {**EVERY, "dataset": "own_data:bars", "train_fraction": 0.3, "augment": True},
     "task/resnet20": {
-        **EVERY, **POINTS, "dataset": "own_data:bars", "train_fraction": 0.1, "model": "resnet20",
+        **EVERY,
+        **POINTS,
+        "dataset": "own_data:bars",
+        "train_fraction": 0.1,
+        "model": "resnet20",
     },
     "task/regression": NUMBERS,
     "task/regression-linear": {**NUMBERS, "model": "linear", "predictive": "closed", "rounds": 1},
     "task/regression-barycentre": {
-        **NUMBERS, "protocol": "regression-vi", "rule": "WB", "clients": 3, "rounds": 2,
+        **NUMBERS,
+        "protocol": "regression-vi",
+        "rule": "WB",
+        "clients": 3,
+        "rounds": 2,
     },
     "task/tables-linear": {**TABLE, "model": "linear", "class_weights": "balanced"},
     "task/segmentation": {**EVERY, "task": "segmentation", "dataset": "golden_data:masks"},
@@ -103,7 +111,10 @@ RUNS: dict[str, Words] = {
         for kind, name in (("members", "FedAG"), ("members", "SGHMC"), ("product", "SGHMC"))
     },
     "predictive/dropout": {
-        **EVERY, **POINTS, "dataset": "own_data:bars", "model": "own_models:normed",
+        **EVERY,
+        **POINTS,
+        "dataset": "own_data:bars",
+        "model": "own_models:normed",
         "predictive": "dropout",
     },
     "predictive/temperature": {**IMAGES, "calibrate": "temperature"},
@@ -126,7 +137,9 @@ RUNS: dict[str, Words] = {
     "head/whitened": {**FEATURES, "method": "LDA", "features": 4, "whiten": True},
     "head/adapters": {**FEATURES, **POINTS, "adapters": "lora", "rank": 2},
     # Federations
-    **{f"partition/{name}": {**TABLE, "partition": name} for name in ("iid", "classes", "quantity")},
+    **{
+        f"partition/{name}": {**TABLE, "partition": name} for name in ("iid", "classes", "quantity")
+    },
     "federation/participation": {**TABLE, "participation": 0.67, "rounds": 3},
     "federation/bound": {**TABLE, "max_precision_ratio": 1.5, "attack": "variance_collapse"},
     "federation/clipping": {**TABLE, "clipping": True, "mixing": True, "clients": 5},
