@@ -9,10 +9,10 @@ from flwr.app import Context, Message
 from torch import Tensor, nn
 
 from client_app.node import Node, node_of
-from client_app.together import inference
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.data.unchanged import one_state, state_of_run
+from fedbary.inference import local_method
 from fedbary.tasks import Signature, Task, task_of
 from strategies.answering import Request
 from strategies.client import Client
@@ -50,7 +50,7 @@ class Job:
             y,
             node.training(request, len(y)),
             nll=self.task.loss(self.facts),
-            inference=inference(node.settings),
+            inference=local_method(node.settings.inference, node.settings),
             prior=node.prior(request),
             augment=self.task.augments(node.site),
         )
