@@ -45,6 +45,9 @@ POINTS = {"bayesian_layers": 0, "rule": "FedAvg"}
 LAPLACE = {"method": "PVI", "inference": "laplace", "model": "linear"}
 
 STRUCTURES = ("diagonal", "kronecker", "shared", "full")
+DRAWN = "strategy.run"
+"""The key of a checkpoint that tells a run from all others, which the operating system draws."""
+
 ASYNCHRONOUS = {"mode": "async", "speeds": "uniform", "rounds": 4, "buffer": 2}
 
 
@@ -246,7 +249,7 @@ def described(folder: Path) -> dict[str, Any]:
     numbers = {"scores": [round(float(value), 6) for value in scores.values()]}
     for part, arrays in parts.items():
         numbers[part] = []
-        for name in sorted(arrays):
+        for name in sorted(arrays.keys() - {DRAWN}):
             array = arrays[name].contiguous()
             found.update(f"{part} {name} {tuple(array.shape)} {array.dtype} ".encode())
             found.update(array.numpy().tobytes())
