@@ -46,8 +46,11 @@ class Flat:
         return vector
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """Return the parts of a vector of this layout in the parameters' shapes."""
-        views, start = [], 0
+        """Return the parts of a vector of this layout in the parameters' shapes.
+
+        It may be a row of a matrix: its memory need not begin where its storage does.
+        """
+        views, start = [], vector.storage_offset()
         for shape, stride in self.layout:
             views.append(vector.as_strided(shape, stride, start))
             start += shape.numel()
