@@ -215,7 +215,7 @@ def made(name: str, folder: Path) -> dict[str, Any]:
 def content(folder: Path) -> dict[str, Any]:
     """Return the files of a run's folder, with their keys: of arrays with their shapes."""
     found: dict[str, Any] = {}
-    for file in sorted(folder.rglob("*")):
+    for file in sorted(folder.glob("*")):
         name = file.relative_to(folder).as_posix()
         if file.suffix == ".safetensors":
             found[name] = {key: list(t.shape) for key, t in sorted(load_file(file).items())}
