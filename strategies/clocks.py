@@ -97,9 +97,13 @@ class RealClock(ReplyClock):
         in_turn = sorted(at_work, key=lambda e: (e.asked, e.client))
         while True:
             now = time.monotonic()  # before the look: what came while the server was busy counts
-            for reply in grid.pull_messages([errand.message_id for errand in in_turn]):
+            ids = {errand.message_id for errand in in_turn if errand.is_sent}
+            # Flower hands a reply out once: who asks again gets an error in its place.
+            for reply in grid.pull_messages(sorted(ids - self._heard.keys())):
                 self._heard[reply.metadata.reply_to_message_id] = reply
             for errand in in_turn:
+                if not errand.is_sent:
+                    return errand, self._time(), None
                 if errand.message_id in self._heard:
                     return errand, self._time(), self._heard.pop(errand.message_id)
                 if now - max(self._goes_on, self._began + errand.asked) > timeout:
@@ -160,10 +164,13 @@ class JournalClock(ReplyClock):
 
 
 def pulled(grid: Grid, errand: Errand, timeout: float) -> Message | None:
-    """Return the reply to a question, which may take real time; None after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+    """Return the reply to a question, which may take real time; None after `timeout` seconds.
+
+    Once there is one, nobody may ask for it again: Flower hands a reply out once.
+    """
+    deadline = time.monotonic() + (timeout if errand.is_sent else 0)
     while True:
-        for reply in grid.pull_messages([errand.message_id]):
+        for reply in grid.pull_messages([errand.message_id] if errand.is_sent else []):
             return reply
         if time.monotonic() > deadline:
             return None

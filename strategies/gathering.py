@@ -23,7 +23,7 @@ from fedbary.settings.modes import Asynchronous
 
 from .asking import question
 from .clocks import JournalClock, RealClock, ReplyClock, VirtualClock, ended
-from .errand import Errand, errands, written
+from .errand import Errand, errands, pushed, written
 from .method_strategy import MethodStrategy
 from .privacy import driving_wrapper
 
@@ -185,8 +185,7 @@ class GatheringStrategy(MethodStrategy):
 
     def _send(self, messages: list[Message], grid: Grid) -> None:
         """Push messages, and note when their replies arrive."""
-        ids = list(grid.push_messages(messages))
-        for message, message_id in zip(messages, ids, strict=True):
+        for message, message_id in zip(messages, pushed(grid, messages), strict=True):
             node = message.metadata.dst_node_id
             errand = Errand(self._named(node), self._round, self.now, message, message_id)
             arrives = self.clock.arrival(node, errand)
@@ -196,7 +195,7 @@ class GatheringStrategy(MethodStrategy):
         """Push the questions that were out when the run was cut off."""
         nodes = {self._named(node): node for node in grid.get_node_ids()}
         again = {c: e.to(nodes[c]) for c, e in self._at_work.items() if c in nodes}
-        ids = list(grid.push_messages([errand.message for errand in again.values()]))
+        ids = pushed(grid, [errand.message for errand in again.values()])
         pairs = zip(again.values(), ids, strict=True)
         self._at_work = {e.client: e.pushed(message_id) for e, message_id in pairs}
 
