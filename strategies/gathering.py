@@ -222,20 +222,16 @@ class GatheringStrategy(MethodStrategy):
         return self.asynchronous.buffer
 
     def _lacks_replies(self) -> bool:
-        """Return whether replies spoiled the aggregate, and others may take their places."""
+        """Return whether replies of a full buffer were refused; others take their places."""
         return self._is_filled and self._counting != {*self._sound()}
-
-    def _skip(self, server_round: int, reason: str) -> tuple[None, MetricRecord]:
-        """Skip an aggregate, unless others may take the places of refused replies."""
-        if self._lacks_replies():
-            return None, MetricRecord({SKIPPED_KEY: 1})
-        return super()._skip(server_round, reason)
 
     def _aggregate_admitted(
         self, server_round: int, admitted: list[Message], reference: ArrayRecord
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate admitted replies, and note whose they are."""
+        """Aggregate admitted replies, and note whose they are; none while some are lacking."""
         self._counting = {self._name(reply) for reply in admitted}
+        if self._lacks_replies():
+            return None, MetricRecord({SKIPPED_KEY: 1})
         return super()._aggregate_admitted(server_round, admitted, reference)
 
     def _free(self, step: int, grid: Grid) -> list[int]:
