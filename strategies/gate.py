@@ -258,8 +258,8 @@ def first_sound(replies: Sequence[Message], terms: Terms) -> ArrayRecord:
 
 def _stranger(reply: Message, asked: Mapping[str, int]) -> str | None:
     """Return the reason to refuse a reply that comes from a node other than the asked one."""
-    sender = reply.metadata.src_node_id
-    if asked.get(reply.metadata.reply_to_message_id, sender) == sender:
+    sender, answered = reply.metadata.src_node_id, reply.metadata.reply_to_message_id
+    if not answered or asked.get(answered, sender) == sender:
         return None
     return f"it comes from node {sender}, which was not asked this"
 

@@ -165,6 +165,7 @@ class GatheringStrategy(MethodStrategy):
             for client, errand in self._arrived.items()
             if client in self._counting
         ]
+        self._replies = {}
         return found, metrics
 
     def _gather(
