@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from logging import WARNING
@@ -123,16 +123,36 @@ class ReplyGate:
 
         Their content alone sets their order.
         """
+        reasons = self.faults(server_round, replies, expected, terms)
+        return self._weighed(server_round, replies, reasons, terms)
+
+    def faults(
+        self, server_round: int, replies: Sequence[Message], expected: ArrayRecord, terms: Terms
+    ) -> list[str | None]:
+        """Return why training replies are not admitted; None for those that are. Nothing is kept.
+
+        Parameters
+        ----------
+        server_round
+            The round.
+        replies
+            Some of its replies.
+        expected
+            The form of a sound reply.
+        terms
+            Conditions on them.
+        """
         with workers() as pool:
             reasons = list(pool.map(terms.refusal, replies, repeat(expected)))
-        return self._weighed(server_round, MessageType.TRAIN, replies, reasons, terms)
+        return self._answering(server_round, MessageType.TRAIN, replies, reasons, terms)
 
     def evaluated(
         self, server_round: int, replies: Sequence[Message], terms: Terms
     ) -> list[Message]:
         """Return the admitted evaluation replies; see `trained`."""
         reasons = [evaluate_refusal(reply, terms.weighted_by_key) for reply in replies]
-        return self._weighed(server_round, MessageType.EVALUATE, replies, reasons, terms)
+        reasons = self._answering(server_round, MessageType.EVALUATE, replies, reasons, terms)
+        return self._weighed(server_round, replies, reasons, terms)
 
     def admitted(
         self,
@@ -165,10 +185,7 @@ class ReplyGate:
     ) -> list[Refusal]:
         """Log a line for each reply with a reason, and return these as refusals."""
         found = [pair for pair in zip(replies, reasons, strict=True) if pair[1] is not None]
-        asked = {
-            message.metadata.message_id: message.metadata.dst_node_id for message in self._asked
-        }
-        refusals = []
+        asked, refusals = self._node_by_question(), []
         for reply, reason in found[:MOST_AT_ONCE]:
             answered, sender = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
             node = asked.get(answered, sender) if answered else sender
@@ -179,17 +196,37 @@ class ReplyGate:
             log(WARNING, "Round %d, %s: %d more", server_round, what, more)
         return refusals
 
-    def _weighed(
+    def _node_by_question(self) -> dict[str, int]:
+        """Return the asked node of each message."""
+        return {
+            message.metadata.message_id: message.metadata.dst_node_id for message in self._asked
+        }
+
+    def _answering(
         self,
         server_round: int,
         message_type: str,
         replies: Sequence[Message],
         reasons: Sequence[str | None],
         terms: Terms,
+    ) -> list[str | None]:
+        """Add refusals of replies that their node should not have sent now, whatever they hold."""
+        asked = self._node_by_question()
+        reasons = [
+            reason or _stranger(reply, asked)
+            for reply, reason in zip(replies, reasons, strict=True)
+        ]
+        reasons = repeated(question(message_type, server_round), replies, reasons)
+        return weightless(replies, reasons, terms.limit)
+
+    def _weighed(
+        self,
+        server_round: int,
+        replies: Sequence[Message],
+        reasons: Sequence[str | None],
+        terms: Terms,
     ) -> list[Message]:
         key = terms.weighted_by_key
-        reasons = repeated(question(message_type, server_round), replies, reasons)
-        reasons = weightless(replies, reasons, terms.limit)
         admitted = self.admitted(server_round, replies, reasons, key)
         heavy = overweight(admitted, key, terms.limit)
         self.said(server_round, "weight bounded", admitted, heavy)
@@ -217,6 +254,14 @@ def first_sound(replies: Sequence[Message], terms: Terms) -> ArrayRecord:
         if terms.refusal(reply, record) is None:
             return record
     return carrying[0][1] if carrying else ArrayRecord()
+
+
+def _stranger(reply: Message, asked: Mapping[str, int]) -> str | None:
+    """Return the reason to refuse a reply that comes from a node other than the asked one."""
+    sender, answered = reply.metadata.src_node_id, reply.metadata.reply_to_message_id
+    if not answered or asked.get(answered, sender) == sender:
+        return None
+    return f"it comes from node {sender}, which was not asked this"
 
 
 def _content(reply: Message, weighted_by_key: str) -> tuple[float, list[bytes], str]:

@@ -72,8 +72,14 @@ def resume(run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool
 
 
 def replay(run: Path, output: Path, own_code: bool = False) -> None:
-    """Make a run without rounds again, in one process and in the order of its journal."""
-    from fedbary.runs.journal import journal_of
+    """Make a run without rounds again, in one process and in the order of its journal.
+
+    Raises
+    ------
+    RunError
+        If the posterior is not the run's, bit for bit.
+    """
+    from fedbary.runs.journal import journal_of, require_repeated
     from fedbary.runs.resume import require_ended
 
     with as_written(run):
@@ -88,6 +94,7 @@ def replay(run: Path, output: Path, own_code: bool = False) -> None:
         journal_of(settings)  # raises an error if it cannot be repeated
     with claimed_folder(settings, Path.cwd()) as folder:
         _simulate(settings, folder)
+    require_repeated(run, folder)
 
 
 def deploy(words: list[str], sites: list[Path]) -> None:

@@ -20,13 +20,22 @@ from flwr.serverapp import Grid
 from fedbary.errors import RunError, SettingError, one_line
 from fedbary.figures import draw_without_screen
 from fedbary.settings.config import Settings, validated
-from strategies.internals import ErrorCode, Run, TaskIdentity, number, with_content
+from strategies.internals import (
+    ErrorCode,
+    Run,
+    TaskIdentity,
+    number,
+    unavailable,
+    with_content,
+)
 
 RUN_ID, SERVER_NODE_ID = 1, 1
 
 
 class InlineGrid(Grid):
     """A federation in this process: a message is answered by calling the ClientApp.
+
+    As of Flower's SuperLink, a reply can be pulled once. Who asks for it again gets an error.
 
     Messages carry the identity of the process's task, which Flower's launchers set and this sets.
 
@@ -52,6 +61,7 @@ class InlineGrid(Grid):
         self._client_app = client_app
         self._run = Run.create_empty(run_id=RUN_ID)
         self._message_ids = itertools.count(1)
+        self._open: set[str] = set()
         self._replies: dict[str, Message] = {}
         self._contexts = {
             node_id: Context(
@@ -94,12 +104,17 @@ class InlineGrid(Grid):
         message_ids = [str(next(self._message_ids)) for _ in messages]
         for message, message_id in zip(messages, message_ids, strict=True):
             number(message, message_id)
+        self._open.update(message_ids)
         self._replies.update(zip(message_ids, map(self._answer, messages), strict=True))
         return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Hand the replies over, each once."""
-        return [self._replies.pop(i) for i in message_ids if i in self._replies]
+        """Hand the replies over, each once; an id that is not open has an error for a reply."""
+        asked = set(message_ids)
+        closed = [unavailable(message_id, RUN_ID) for message_id in sorted(asked - self._open)]
+        replied = [message_id for message_id in self._replies if message_id in asked]
+        self._open -= set(replied)
+        return [*closed, *map(self._replies.pop, replied)]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
