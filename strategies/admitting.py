@@ -147,8 +147,7 @@ class AdmittingStrategy(AskingStrategy):
     def _terms(
         self,
         limit: Limit | None,
-        barred: Callable[[Message], str | None] = lambda _: None,
         others: Sequence[float] = (),
     ) -> Terms:
         ratio = self.max_weight_ratio
-        return Terms(self.convention, self.weighted_by_key, limit, ratio, barred, others)
+        return Terms(self.convention, self.weighted_by_key, limit, ratio, others)

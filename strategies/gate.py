@@ -61,8 +61,6 @@ class Terms:
         Takes a node's id, and returns the largest weight of its reply.
     max_weight_ratio : float, optional
         The largest ratio of a weight to the round's median.
-    barred : callable
-        Returns the reason to refuse a training reply whatever its content; None for none.
     others : sequence of float
         Weights of earlier replies, which the median counts too.
     """
@@ -71,13 +69,11 @@ class Terms:
     weighted_by_key: str
     limit: Limit | None
     max_weight_ratio: float | None
-    barred: Callable[[Message], str | None]
     others: Sequence[float] = ()
 
     def refusal(self, reply: Message, expected: ArrayRecord) -> str | None:
         """Return the reason to refuse a training reply; `expected` has the form of a sound one."""
-        refusal = train_refusal(reply, expected, self.convention, self.weighted_by_key)
-        return self.barred(reply) or refusal
+        return train_refusal(reply, expected, self.convention, self.weighted_by_key)
 
 
 class ReplyGate:

@@ -6,7 +6,7 @@ Messages, admission and state are those of the method's strategy. Only the loop 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -80,15 +80,6 @@ class GatheringStrategy(MethodStrategy):
         self.now = float(state.get(_NOW, 0.0))
         self._at_work = errands(state, self.arrayrecord_key, self.configrecord_key)
 
-    def _go_back(
-        self, server_round: int, replies: Sequence[Message]
-    ) -> tuple[ArrayRecord, MetricRecord]:
-        """Undo an aggregate; the clock and the questions that are out stay."""
-        now, at_work = self.now, self._at_work
-        found = super()._go_back(server_round, replies)
-        self.now, self._at_work = now, at_work
-        return found
-
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -97,6 +88,12 @@ class GatheringStrategy(MethodStrategy):
             allowed = f"None for {type(wrapper).__name__}, which adds its noise to rounds"
             raise SettingError("asynchronous", self.asynchronous, allowed)
         return super().configure_train(server_round, arrays, config, grid)
+
+    def _require_enough(self, asked: int) -> None:
+        """Refuse more needed replies than an aggregate has."""
+        if self.min_replies > self.asynchronous.buffer:
+            allowed = f"at most {self.asynchronous.buffer}, the replies of an aggregate (buffer)"
+            raise SettingError("min_replies", self.min_replies, allowed)
 
     def _chosen(self, server_round: int) -> list[int]:
         """Return the nodes that are asked now."""

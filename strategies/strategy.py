@@ -125,7 +125,9 @@ class PosteriorStrategy(MethodStrategy):
         """Return the rule's aggregate of admitted replies."""
         weights = [reply.weight for reply in replies]
         if self._wrapper is not None and not hides_each(self._wrapper, weights):
-            share = f"at most 1/{self._wrapper.num_sampled_clients}, so that the noise hides it"
+            asked, key = self._wrapper.num_sampled_clients, self.weighted_by_key
+            mend = f"let each of {asked} clients send the same {key}, such as 1"
+            share = f"at most 1/{asked}, which the noise hides; {mend}"
             raise SettingError("a reply's share of the mean", max(weights) / sum(weights), share)
         return super()._aggregate(sent, replies)
 
@@ -136,7 +138,7 @@ class PosteriorStrategy(MethodStrategy):
         rule = self.rule
         plain: dict[str, float] = {}
         compared = self._of(len(admitted))
-        if isinstance(rule, RobustRule) and rule.is_plain(compared):
+        if isinstance(rule, RobustRule) and rule.trim_fraction and rule.is_plain(compared):
             plain[rule.name] = rule.trim_fraction
         if self.method.mixing and num_hostile(self.method.trim_fraction, compared) == 0:
             plain["mixing"] = self.method.trim_fraction
