@@ -132,7 +132,7 @@ class AdmittingStrategy(AskingStrategy):
         """
         server_round += self.completed_rounds
         replies = list(replies)
-        self._gate.hear(replies)
+        self._gate.hear(replies, "aggregate_evaluate")
         weighed = self._gate.evaluated(server_round, replies, self._terms(self.evaluate_limit))
         unusual = metric_refusals(weighed, self.known_metrics)
         admitted = self._gate.admitted(server_round, weighed, unusual, self.weighted_by_key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from logging import WARNING
+from logging import INFO, WARNING
 
 from flwr.app import ArrayRecord, Message, MessageType
 
@@ -107,8 +107,12 @@ class ReplyGate:
         if anew:
             self.unanswered = set()
 
-    def hear(self, replies: Iterable[Message]) -> None:
-        """Note the nodes that were asked and have not replied."""
+    def hear(self, replies: Sequence[Message], step: str) -> None:
+        """Note the nodes that were asked and have not replied; log the line of Flower's FedAvg."""
+        if replies:
+            failed = sum(reply.has_error() for reply in replies)
+            said = "%s: Received %d results and %d failures"
+            log(INFO, said, step, len(replies) - failed, failed)
         asked = {message.metadata.dst_node_id for message in self._asked}
         self.unanswered |= asked - {reply.metadata.src_node_id for reply in replies}
 

@@ -216,7 +216,7 @@ class GatedStrategy(AdmittingStrategy, ABC):
         """
         server_round += self.completed_rounds
         replies = list(replies)
-        self._gate.hear(replies)
+        self._gate.hear(replies, "aggregate_train")
         self.admitted_nodes = []
         terms = self._terms(self.train_limit, self._others())
         reference = self._global_arrays

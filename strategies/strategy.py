@@ -66,6 +66,7 @@ class PosteriorStrategy(MethodStrategy):
         self._stillness = Stillness()
         self._narrowing = Narrowing()
         self._wrapper: Wrapper | None = None
+        self._counted_arrays = False
 
     def summary(self) -> None:
         """Log the rule and the convention, then the lines of `GatedStrategy`."""
@@ -87,6 +88,7 @@ class PosteriorStrategy(MethodStrategy):
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Run the rounds; see `GatedStrategy.start`."""
         self._stillness, self._narrowing = Stillness(), Narrowing()
+        self._counted_arrays = False
         return super().start(*args, **kwargs)
 
     def _told(self) -> dict[str, Any]:
@@ -94,7 +96,7 @@ class PosteriorStrategy(MethodStrategy):
         return {}
 
     def _check_global(self, arrays: ArrayRecord) -> None:
-        """Log how many arrays are Gaussian; refuse wrappers whose noise would hide no client."""
+        """Log once how many arrays are Gaussian; refuse wrappers whose noise hides no client."""
         self._wrapper = driving_wrapper()
         if self._wrapper is not None:
             if self.method.personalises:
@@ -107,6 +109,9 @@ class PosteriorStrategy(MethodStrategy):
                 self.method,
                 arrays,
             )
+        if self._counted_arrays:
+            return
+        self._counted_arrays = True
         gaussian = len(self.convention.pairs(arrays.keys()))
         level = INFO if gaussian or self.rule.name == "FedAvg" else WARNING
         said = NO_GAUSSIANS if level == WARNING else GAUSSIANS
