@@ -99,8 +99,8 @@ class Tally:
         said = f"{self._in_a_row} rounds in a row were skipped; {self._last}"
         mend = f"with a max_skipped above {self._in_a_row}"
         if self._counted_last and self._failed == self._in_a_row:
-            before = f"before round {self._counted_last} with clipping or without a client"
-            said += f"; {self._blamed()}; to go on, resume {before}, or here {mend}"
+            said += f"; {self._blamed()}; to go on, resume before round {self._counted_last} with "
+            said += f"clipping, if the method has it, or without a client; or here {mend}"
             raise Stalled(said, self._counted_last)
         raise RunError(f"{said}; to go on, resume {mend}")
 

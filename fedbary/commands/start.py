@@ -14,7 +14,6 @@ from fedbary.launching.launch import launch, prepare
 from fedbary.launching.programs import Killed
 from fedbary.launching.simulation import PROGRAMS, Simulate
 from fedbary.runs.damage import as_written
-from fedbary.runs.left_out import leave_out
 from fedbary.runs.location import (
     DEFENCES,
     METRICS,
@@ -74,6 +73,8 @@ def resume(
         settings = validated({**read_settings(run), "resume": checkpoint, **given})
         require_trusted(settings, run, own_code)
     if without:
+        from fedbary.runs.left_out import leave_out
+
         leave_out(run, without)
     if "rounds" in given:
         from fedbary.methods import require_method

@@ -1,6 +1,7 @@
 """A run in which no client can train after a round: how it stops, and how it goes on."""
 
 import re
+from shutil import copytree
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from fedbary.commands import start
 from fedbary.commands.cli import app
 from fedbary.errors import RunError, SettingError
 from fedbary.runs.location import is_whole
-from fedbary.runs.resume import is_changed, resumable
+from fedbary.runs.resume import is_changed, resumable, way_back
 from fedbary.settings.config import resolve
 from server_app import run
 from server_app.engine.inline import InlineGrid
@@ -84,6 +85,17 @@ def test_the_run_stops_with_one_line_that_names_the_round_and_how_to_go_on(stall
     assert re.search(r"usual distance: partition 2 \(\d+\), partition \d \(", said)
     assert said.endswith(f"fedbary resume {folder} --round 1 and clipping=true or --without SITE")
     assert [line["skipped"] for line in lines(folder)] == [False] * 3 + [True] * 3
+
+
+def test_the_line_is_of_the_run_s_kind(stalled, tmp_path):
+    """A deployed run goes on by its own command, and a method without clipping without it."""
+    folder = tmp_path / "run"
+    copytree(stalled[0], folder)
+    said = way_back(folder, resolve({**WORDS, "method": "PVI"}), 2)
+    assert said == f"fedbary resume {folder} --round 1 and --without SITE"
+    (folder / "site-keys.json").write_text("{}")
+    said = way_back(folder, CHOSEN, 2)
+    assert said.startswith(f"the run's command with output={folder} resume=1 and clipping=true or")
 
 
 @pytest.mark.parametrize("cut", [2, 3, 4])

@@ -125,7 +125,7 @@ def test_a_round_after_which_nobody_can_train_ends_the_run_and_blames_nobody(nam
     assert said.startswith("3 rounds in a row were skipped; round 4: 0 replies admitted, 1 needed")
     assert "no client could train after round 1; in it these replies lay farthest" in said
     assert "usual distance: 5 (" in said
-    assert "resume before round 1 with clipping or without a client" in said
+    assert "resume before round 1 with clipping, if the method has it, or without a client" in said
     assert not any("refused from now on" in refusal.reason for refusal in chosen.refusals)
 
 
