@@ -32,7 +32,7 @@ CHOSEN = resolve(WORDS)
 class Hostile(InlineGrid):
     """In round 2 the last of three sends 9 in every mean; what has such means trains nobody."""
 
-    def __init__(self, chosen=CHOSEN):
+    def __init__(self, chosen=CHOSEN, raises=True):
         app = ClientApp()
         app.query()(client_app.query)
         app.query("ask")(client_app.ask)
@@ -42,7 +42,13 @@ class Hostile(InlineGrid):
         def train(message, context):
             sent = message.content["arrays"].to_torch_state_dict()
             if max(float(tensor.abs().max()) for n, tensor in sent.items() if "mean" in n) > 2:
-                raise ValueError("training diverged")
+                if raises:
+                    raise ValueError("training diverged")
+                reply = client_app.train(message, context)
+                held = reply.content["arrays"].to_torch_state_dict()
+                diverged = {name: tensor * torch.nan for name, tensor in held.items()}
+                reply.content["arrays"] = ArrayRecord(diverged)
+                return reply
             reply = client_app.train(message, context)
             server_round = message.content["config"]["server-round"]
             if context.node_config["partition-id"] == 2 and server_round == 2:
@@ -67,11 +73,11 @@ def stalled(tmp_path_factory):
     return folder, begun(folder)
 
 
-def resume(folder, *arguments, monkeypatch):
+def resume(folder, *arguments, monkeypatch, raises=True):
     """Go on as `fedbary resume` does with these arguments, in this process."""
 
     def launch(prepared, simulate=None):
-        run(Hostile(prepared), prepared, folder)
+        run(Hostile(prepared, raises), prepared, folder)
 
     with monkeypatch.context() as patched:
         patched.setattr(start, "launch", launch)
@@ -133,6 +139,19 @@ def test_it_goes_on_before_that_round_with_clipping(tmp_path, monkeypatch, caplo
     assert load(folder).settings.clipping is True
     # what was changed is no run of its own: a sweep makes such a run anew
     assert is_changed(folder)
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_clients_with_a_memory_go_on_from_there_too(tmp_path, monkeypatch, raises):
+    """They keep what they had before the round, however often they train in vain after it."""
+    folder = tmp_path / "run"
+    own = {"projection": "WB", "holdout": 0.3, "evaluate_clients": 1, "output": str(folder)}
+    chosen = resolve({**WORDS, **own})
+    with pytest.raises(RunError, match="no client could train after round 2"):
+        run(Hostile(chosen, raises), chosen, folder)
+    resume(folder, "--round", "1", "clipping=true", monkeypatch=monkeypatch, raises=raises)
+    assert [line["skipped"] for line in lines(folder)] == [False] * 9
+    assert not any(line.get("refused") for line in lines(folder))
 
 
 def test_it_goes_on_without_a_site(tmp_path, monkeypatch):
