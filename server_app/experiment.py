@@ -18,9 +18,10 @@ from fedbary.methods import require_method
 from fedbary.parts.parameters import told
 from fedbary.runs.ending import end_with_parent, spare_imports
 from fedbary.runs.forgotten import forgotten_sites
+from fedbary.runs.left_out import left_out_sites
 from fedbary.runs.location import claimed_folder, require_startable
 from fedbary.runs.lock import only_writer
-from fedbary.runs.resume import checkpoint_to_resume
+from fedbary.runs.resume import checkpoint_to_resume, way_back
 from fedbary.runs.run_folder import read_signature
 from fedbary.runs.site_keys import read_site_keys
 from fedbary.settings.config import Settings
@@ -52,6 +53,7 @@ from strategies import CompressedGrid
 from strategies.internals import FLOWER_LOGGER as logger
 from strategies.internals import add_exit_handler, is_simulated, log
 from strategies.once import OnceGrid
+from strategies.tally import Stalled
 
 spare_imports()
 
@@ -133,7 +135,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     beginning = None if checkpoint else beginning_of(settings, task, signature, model)
     before = folder if checkpoint else beginning.run.folder if beginning else None
     keys = read_site_keys(before) if before else {}
-    left_out = left_out_of(settings, forgotten_sites(before) if before else ())
+    forgotten = forgotten_sites(before) if before else ()
+    left_out = left_out_of(settings, forgotten, left_out_sites(folder) if checkpoint else ())
     roster = Roster(grid, settings, signature, keys, simulated, left_out)
     roster.gather()
     clock = clock_of(settings, roster)
@@ -177,6 +180,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         recorder.finish()
     except BaseException as error:
         recorder.give_up(error)
+        if isinstance(error, Stalled):
+            raise RunError(f"{error}: {way_back(folder, settings, error.round)}") from None
         raise
     log(INFO, "Results: %s", folder)
 

@@ -152,7 +152,6 @@ class Recorder:
                 name: float(v.mean()) for name, v in outcome.posterior.log_var.items()
             },
             schema.SKIPPED: skipped,
-            **({schema.UNDONE: self.strategy.undone} if self.strategy.undone is not None else {}),
             **self._replies(server_round),
             **clients,
             **self.task.summary(self._trained or [], self._held_out),

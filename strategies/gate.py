@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from logging import WARNING
+from logging import INFO, WARNING
 
 from flwr.app import ArrayRecord, Message, MessageType
 
@@ -61,8 +61,6 @@ class Terms:
         Takes a node's id, and returns the largest weight of its reply.
     max_weight_ratio : float, optional
         The largest ratio of a weight to the round's median.
-    barred : callable
-        Returns the reason to refuse a training reply whatever its content; None for none.
     others : sequence of float
         Weights of earlier replies, which the median counts too.
     """
@@ -71,13 +69,11 @@ class Terms:
     weighted_by_key: str
     limit: Limit | None
     max_weight_ratio: float | None
-    barred: Callable[[Message], str | None]
     others: Sequence[float] = ()
 
     def refusal(self, reply: Message, expected: ArrayRecord) -> str | None:
         """Return the reason to refuse a training reply; `expected` has the form of a sound one."""
-        refusal = train_refusal(reply, expected, self.convention, self.weighted_by_key)
-        return self.barred(reply) or refusal
+        return train_refusal(reply, expected, self.convention, self.weighted_by_key)
 
 
 class ReplyGate:
@@ -111,8 +107,12 @@ class ReplyGate:
         if anew:
             self.unanswered = set()
 
-    def hear(self, replies: Iterable[Message]) -> None:
-        """Note the nodes that were asked and have not replied."""
+    def hear(self, replies: Sequence[Message], step: str) -> None:
+        """Note the nodes that were asked and have not replied; log the line of Flower's FedAvg."""
+        if replies:
+            failed = sum(reply.has_error() for reply in replies)
+            said = "%s: Received %d results and %d failures"
+            log(INFO, said, step, len(replies) - failed, failed)
         asked = {message.metadata.dst_node_id for message in self._asked}
         self.unanswered |= asked - {reply.metadata.src_node_id for reply in replies}
 

@@ -91,6 +91,12 @@ class GatheringStrategy(MethodStrategy):
             raise SettingError("asynchronous", self.asynchronous, allowed)
         return super().configure_train(server_round, arrays, config, grid)
 
+    def _require_enough(self, asked: int) -> None:
+        """Refuse more needed replies than an aggregate has."""
+        if self.min_replies > self.asynchronous.buffer:
+            allowed = f"at most {self.asynchronous.buffer}, the replies of an aggregate (buffer)"
+            raise SettingError("min_replies", self.min_replies, allowed)
+
     def _chosen(self, server_round: int) -> list[int]:
         """Return the nodes that are asked now."""
         return self._asked_now

@@ -88,23 +88,35 @@ def simulate(
 @app.command()
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[rounds=NUMBER]")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
     previous: Annotated[
         bool, typer.Option("--previous", help="Continue from the checkpoint before the last.")
     ] = False,
+    after: Annotated[
+        int | None,
+        typer.Option("--round", min=0, help="Continue from the checkpoint after this round."),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SITE", help="Continue without this site; repeatable."),
+    ] = None,
     own_code: OwnCode = False,
 ) -> None:
     """Continue a simulated run that was interrupted.
 
-    RUN is the run's folder. The run continues after its last whole round. NUMBER is its new number
-    of rounds, more than before; a run that has ended continues, too. Example: `fedbary resume
-    runs/RUN rounds=40`.
+    RUN is the run's folder. The run continues after its last whole round. With `rounds=40`, more
+    than before, a run that has ended continues, too. Other settings that may change are max_skipped
+    and the server's defences: clipping, mixing, trim_fraction, max_precision_ratio and
+    max_weight_ratio. Examples: `fedbary resume runs/RUN rounds=40`; `fedbary resume runs/RUN
+    --round 2 clipping=true`.
 
-    The final model is that of a run without the interruption, bit for bit on a CPU.
+    Without changes the final model is that of a run without the interruption, bit for bit on a CPU.
     """
     from fedbary.commands import start
 
-    start.resume(run, "previous" if previous else "last", list(arguments or []), own_code)
+    last = "previous" if previous else "last"
+    checkpoint = last if after is None else after
+    start.resume(run, checkpoint, list(arguments or []), own_code, list(without or []))
 
 
 @app.command()

@@ -117,7 +117,11 @@ class PVI(SiteMethod):
         gaussian = gaussian_pairs(model.keys())
         if self.covariance == "none":
             if not gaussian:
-                raise SettingError("covariance", "none", "a structure for a model of point weights")
+                allowed = (
+                    "diagonal, kronecker, full or shared for a network of point weights; or make "
+                )
+                allowed += "layers Gaussian, as fedbary.variational.variational does"
+                raise SettingError("covariance", "none", allowed)
             return super().start(model)
         if gaussian:
             allowed = f"none for Gaussian weights ({min(gaussian)})"

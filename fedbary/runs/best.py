@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedbary.runs.schema import BEST_ROUND, HELD_OUT, ROUND, SKIPPED, UNDONE
+from fedbary.runs.schema import BEST_ROUND, HELD_OUT, ROUND, SKIPPED
 from fedbary.settings.config import Settings
 from fedbary.settings.owners import task_kind
 
@@ -24,10 +24,8 @@ def validation_score(settings: Settings, line: Line) -> float:
 
 
 def counted_rounds(lines: Sequence[Line]) -> list[int]:
-    """Return the rounds that count: neither round 0, nor skipped, nor undone by the one after."""
-    undone = {line[UNDONE] for line in lines if UNDONE in line}
-    counted = {line[ROUND] for line in lines if line[ROUND] > 0 and not line[SKIPPED]}
-    return sorted(counted - undone)
+    """Return the rounds that count: neither round 0, nor skipped."""
+    return [line[ROUND] for line in lines if line[ROUND] > 0 and not line[SKIPPED]]
 
 
 def best_round(settings: Settings, lines: Sequence[Line]) -> int | None:

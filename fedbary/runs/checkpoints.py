@@ -73,14 +73,20 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, kept: Collection[int] 
             old.unlink()
 
 
-def load_checkpoint(folder: Path, which: str) -> Checkpoint:
-    """Read the ``"last"`` checkpoint of a run's folder, or the ``"previous"`` one.
+def load_checkpoint(folder: Path, which: str | int) -> Checkpoint:
+    """Read the ``"last"`` checkpoint of a run's folder, the ``"previous"`` one, or a round's.
 
     Raises
     ------
     SettingError
         If there is none, or it is damaged; the message names what can be used instead.
     """
+    if isinstance(which, int):
+        rounds = [_round(file) for file in _files(folder)]
+        if which not in rounds:
+            kept = ", ".join(map(str, rounds)) or "none"
+            raise SettingError("resume", which, f"a round whose checkpoint is kept: {kept}")
+        return load_round(folder, which)
     files = _last(folder)
     position = {"last": 1, "previous": 2}[which]
     if len(files) < position:

@@ -28,7 +28,7 @@ from fedbary.runs.checkpoints import (
     save_checkpoint,
 )
 from fedbary.runs.commit import git_commit
-from fedbary.runs.location import METRICS, SETTINGS, SIGNATURE
+from fedbary.runs.location import METRICS, SETTINGS, SIGNATURE, changed_settings
 from fedbary.runs.provenance import made_with, write_settings
 from fedbary.runs.resume import lines_until
 from fedbary.runs.schema import BEST_ROUND
@@ -105,7 +105,8 @@ class RunFolder:
         """Return a run's folder as it was at a checkpoint, to go on from there.
 
         Later lines of `metrics.jsonl`, one cut off, and later checkpoints are dropped;
-        `settings.yaml` notes when and from which round the run went on.
+        `settings.yaml` notes when and from which round the run went on, and the old values of
+        settings that changed.
         """
         results = cls.__new__(cls)
         results.path, results.settings = folder, settings
@@ -115,6 +116,9 @@ class RunFolder:
         write_whole(folder / METRICS, b"".join(kept))
         note = {"round": checkpoint.round, "commit": git_commit(ROOT), "started": _now()}
         content = read_yaml(folder / SETTINGS)
+        if changed := changed_settings(folder, settings):
+            note["changed"] = {name: old for name, (old, _) in changed.items()}
+            content["settings"] |= {name: new for name, (_, new) in changed.items()}
         content["resumed"] = [*content.pop("resumed", []), note]
         write_settings(folder, content)
         drop_checkpoints_after(folder, checkpoint.round)

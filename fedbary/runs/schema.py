@@ -55,7 +55,6 @@ JOURNAL = _entry(
 )
 LOG_VAR = _entry("log_var", _ALWAYS, "mean log-variance of each Gaussian tensor, by its name")
 SKIPPED = _entry("skipped", _ALWAYS, "whether the global model stayed, as too few replies came")
-UNDONE = _entry("undone", "rounds that undo one", "the round that was undone")
 ADMITTED = _entry("admitted", "from round 1 on", "how many replies were admitted")
 REFUSED = _entry("refused", "from round 1 on", "why each refused reply was refused")
 UNANSWERED = _entry("unanswered", "from round 1 on", "names of the sites that did not answer")

@@ -23,7 +23,7 @@ from fedbary.launching.warm_process import Lost, WarmProcess
 from fedbary.runs.duration import duration
 from fedbary.runs.location import is_whole
 from fedbary.runs.lock import require_free
-from fedbary.runs.resume import resumable, rounds_before
+from fedbary.runs.resume import is_changed, resumable
 from fedbary.settings.config import Settings, bookkeeping
 from fedbary.study.cost import Cost
 from fedbary.study.files import is_table
@@ -87,11 +87,11 @@ class SweepFolder:
     def has(self, name: str) -> bool:
         """Return whether a run's folder holds a whole run without damaged files.
 
-        A run that was given more rounds does not count: its first rounds were another run's.
+        A run that has changed on its way does not count: its first rounds were another run's.
         """
         try:
             folder = self.folder(name)
-            if not is_whole(folder) or rounds_before(folder):
+            if not is_whole(folder) or is_changed(folder):
                 return False
             return not read_run(name, folder).empty
         except SettingError:

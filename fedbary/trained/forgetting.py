@@ -48,9 +48,6 @@ from fedbary.trained.writing import require_free, written_whole
 _Site = tuple[float, Mapping[str, Tensor]]
 """A site's number of examples, and the means over them."""
 
-BARRED = "barred."
-"""Prefix in a checkpoint of entries on sites that are refused from now on."""
-
 MORE_ROUNDS = "further rounds bring them to where they are without it"
 
 NEAR = 1e-3
@@ -147,9 +144,7 @@ def _divided(
     server = Server(checkpoint.arrays, under(METHOD_STATE, checkpoint.strategy))
     model, state = method.without(server, site)
     method.check_state(model, state)
-    barred = {n: t for n, t in checkpoint.strategy.items() if n.startswith(BARRED)}
-    barred.pop(BARRED + site, None)
-    return Remaining(model, state, facts, {}, 0.0, barred)
+    return Remaining(model, state, facts, {}, 0.0)
 
 
 def _examples(run: Path) -> dict[str, float]:
@@ -191,9 +186,7 @@ def _without(
     weights = dict.fromkeys(map(whose, others), 0.0)
     for name, (weight, _) in others.items():
         weights[whose(name)] += weight
-    barred = {n: t for n, t in checkpoint.strategy.items() if n.startswith(BARRED)}
-    barred.pop(BARRED + site, None)
-    return Remaining(model, state, facts, weights, examples, barred)
+    return Remaining(model, state, facts, weights, examples)
 
 
 def _require_told_by_sums(

@@ -44,8 +44,6 @@ class Remaining:
         Number of examples of each remaining site.
     examples : float
         Number of examples of the site that is gone.
-    barred : mapping of str to Tensor
-        Entries of the checkpoint on sites that are refused from now on.
     """
 
     model: Mapping[str, Tensor]
@@ -53,7 +51,6 @@ class Remaining:
     facts: Mapping[str, Tensor]
     sites: Mapping[str, float]
     examples: float
-    barred: Mapping[str, Tensor]
 
 
 def write_remaining(
@@ -94,7 +91,7 @@ def write_remaining(
     network.load_state_dict(dict(left.model))
     results.add_round(_line(1, network, left.state, task, left, counts))
     held = {METHOD_STATE + name: tensor for name, tensor in left.state.items()}
-    results.add_checkpoint(left.model, {**held, **left.barred})
+    results.add_checkpoint(left.model, held)
     by = method_of(settings).predictive(left.model, left.state)
     if by.members:
         results.write_tensors(NETWORKS, by.members)
