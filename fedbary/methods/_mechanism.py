@@ -12,10 +12,12 @@ Calibration and Optimal Denoising, ICML 2018, theorem 8.
 from __future__ import annotations
 
 import math
-import secrets
+import os
+from collections.abc import Callable
 
+import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 HALVINGS = 200
 """Steps of the bisection for σ: more than float64 tells apart."""
@@ -33,23 +35,42 @@ def delta_of(epsilon: float, multiplier: float) -> float:
 
 def noise_multiplier(epsilon: float, delta: float) -> float:
     """Return the least σ/Δ with which noise is (ε, δ)-private; ε above 0, δ between 0 and 1."""
+    return _least(lambda multiplier: delta_of(epsilon, multiplier) <= delta)
+
+
+def epsilon_of(delta: float, multiplier: float) -> float:
+    """Return the least ε for a δ and a noise of σ = multiplier · Δ; 0 if that is private too."""
+    if delta_of(0.0, multiplier) <= delta:
+        return 0.0
+    return _least(lambda epsilon: delta_of(epsilon, multiplier) <= delta)
+
+
+def _least(is_enough: Callable[[float], bool]) -> float:
+    """Return the least number above 0 that is enough, by bisection; larger ones are enough too."""
     low, high = 0.0, 1.0
-    while delta_of(epsilon, high) > delta:
+    while not is_enough(high):
         low, high = high, 2 * high
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        low, high = (middle, high) if delta_of(epsilon, middle) > delta else (low, middle)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
 
 
-def secret_generator() -> Generator:
-    """Return a generator that nobody can repeat, who may know the run's seed."""
-    return Generator().manual_seed(secrets.randbits(63))
+def secret_noise(count: int) -> Tensor:
+    """Return so many draws of N(0, 1), float64, each of 64 random bits of the operating system.
+
+    No seed stands behind them: they are the Box-Muller transform of the bytes of `os.urandom`.
+    """
+    pairs = (count + 1) // 2
+    words = np.frombuffer(os.urandom(16 * pairs), np.uint64).astype(np.float64).reshape(2, pairs)
+    radius = np.sqrt(-2 * np.log((words[0] + 1) / 2**64))
+    angle = 2 * math.pi * (words[1] / 2**64)
+    noise = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    return torch.from_numpy(noise[:count])
 
 
-def noised(values: Tensor, std: float, generator: Generator) -> Tensor:
-    """Return values plus N(0, std²), in float64."""
-    noise = torch.randn(values.shape, generator=generator, dtype=torch.float64)
-    return values.double() + std * noise
+def noised(values: Tensor, std: float | Tensor) -> Tensor:
+    """Return values plus N(0, std²) that nobody can draw again, in float64."""
+    return values.double() + std * secret_noise(values.numel()).view(values.shape)

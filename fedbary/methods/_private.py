@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.methods._class_sums import FEATURES, PRODUCTS, SHARES, sums_by_class
@@ -27,9 +27,7 @@ FAR = 6.0
 """The farthest that an honest client's sums may lie, in multiples of the noise's mean distance."""
 
 
-def private_sums(
-    sums: Mapping[str, Tensor], norm: float, multiplier: float, generator: Generator
-) -> dict[str, Tensor]:
+def private_sums(sums: Mapping[str, Tensor], norm: float, multiplier: float) -> dict[str, Tensor]:
     """Return sums over examples whose features have at most a norm, with noise.
 
     Parameters
@@ -40,17 +38,15 @@ def private_sums(
         c.
     multiplier : float
         The noise's standard deviation for a sensitivity of 1.
-    generator : Generator
-        Source of the noise.
     """
     std = SENSITIVITY * multiplier
     size = len(sums[FEATURES]) // len(sums[SHARES])
-    noise = noised(torch.zeros(size, size), norm**2 * std, generator)
-    products = (noise + noise.T) / 2  # half the variance beside the diagonal, as the norm counts
+    # half the variance beside the diagonal, as the norm counts
+    part = packed(torch.full((size, size), math.sqrt(0.5), dtype=torch.float64).fill_diagonal_(1))
     return {
-        SHARES: noised(sums[SHARES], std, generator),
-        FEATURES: noised(sums[FEATURES], norm * std, generator),
-        PRODUCTS: sums[PRODUCTS].double() + packed(products),
+        SHARES: noised(sums[SHARES], std),
+        FEATURES: noised(sums[FEATURES], norm * std),
+        PRODUCTS: noised(sums[PRODUCTS], norm**2 * std * part),
     }
 
 

@@ -54,7 +54,7 @@ from torch.nn.functional import one_hot
 from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.errors import SettingError
 from fedbary.methods._class_sums import FEATURES, PRODUCTS, SHARES, by_class, sums_by_class
-from fedbary.methods._mechanism import noise_multiplier, secret_generator
+from fedbary.methods._mechanism import noise_multiplier
 from fedbary.methods._possible import require_counts, require_rank
 from fedbary.methods._private import private_sums, repaired, require_near
 from fedbary.methods._sums import LastLayer, SumsMethod
@@ -143,7 +143,7 @@ class LDA(SumsMethod):
         if self.delta >= 1 / examples:
             raise SettingError("delta", self.delta, "below one over the examples of every site")
         multiplier = noise_multiplier(self.epsilon, self.delta)
-        return private_sums(sums, self.max_norm, multiplier, secret_generator())
+        return private_sums(sums, self.max_norm, multiplier)
 
     def require_norm(self, means: Tensors, model: Tensors) -> None:
         """Raise a ValueError if features have a larger mean square than allowed, without noise."""
