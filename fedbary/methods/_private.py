@@ -11,15 +11,21 @@ deviation √6 times the multiplier of the mechanism, in its own unit. The numbe
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedbary.aggregation.covariance import packed, unpacked
+from fedbary.data.digest import content_hash, row_hashes
+from fedbary.data.mechanism import noised
+from fedbary.inference import Local
 from fedbary.methods._class_sums import FEATURES, PRODUCTS, SHARES, sums_by_class
-from fedbary.methods._mechanism import noised
+from fedbary.methods._kronecker import last_layer
+from fedbary.variational.frozen import frozen_tensors, hash_tensors
 
 SENSITIVITY = math.sqrt(6)
 
@@ -48,6 +54,19 @@ def private_sums(sums: Mapping[str, Tensor], norm: float, multiplier: float) -> 
         FEATURES: noised(sums[FEATURES], norm * std),
         PRODUCTS: noised(sums[PRODUCTS], norm**2 * std * part),
     }
+
+
+def question_of(local: Local, asked: str) -> str:
+    """Return a digest of examples, in any order, of the network before the head, and of words."""
+    found = hashlib.blake2b(asked.encode(), digest_size=16)
+    state = local.state()
+    head = last_layer(state)
+    hash_tensors(found, frozen_tensors(local.model))
+    hash_tensors(found, {name: tensor for name, tensor in state.items() if name not in head})
+    rows, y = row_hashes(local.x), local.y.cpu()
+    order = torch.from_numpy(np.lexsort((y.numpy(), rows.numpy())))
+    found.update(content_hash(rows[order], y[order]).encode())
+    return found.hexdigest()
 
 
 def require_near(means: Mapping[str, Tensor], norm: float, std: float) -> None:

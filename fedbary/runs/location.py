@@ -18,6 +18,9 @@ from fedbary.runs.lock import LOCK
 from fedbary.settings.config import Settings, bookkeeping, read_yaml
 from fedbary.settings.earlier import ADDED
 
+CLIENTS = "clients"
+"""The folder with what clients keep between rounds, a folder each, in a run's folder."""
+
 POSTERIOR = "posterior.safetensors"
 METRICS = "metrics.jsonl"
 SETTINGS = "settings.yaml"

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -74,3 +75,34 @@ def secret_noise(count: int) -> Tensor:
 def noised(values: Tensor, std: float | Tensor) -> Tensor:
     """Return values plus N(0, std²) that nobody can draw again, in float64."""
     return values.double() + std * secret_noise(values.numel()).view(values.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """Numbers with Gaussian noise that a client is asked for.
+
+    Parameters
+    ----------
+    question : str
+        A digest of all that decides the numbers before the noise, and of how much noise there is.
+    examples : Tensor
+        A hash of each example (n_k,) that they tell of, as the client holds it.
+    epsilon, delta : float
+        ε and δ that were asked for.
+    multiplier : float
+        The noise's standard deviation over the sensitivity.
+    draw : callable
+        Return the numbers, each time with new noise.
+    """
+
+    question: str
+    examples: Tensor
+    epsilon: float
+    delta: float
+    multiplier: float
+    draw: Callable[[], Mapping[str, Tensor]]
+
+
+def drawn(release: Release) -> Mapping[str, Tensor]:
+    """Return the numbers with new noise: what a client without a memory sends."""
+    return release.draw()
