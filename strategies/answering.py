@@ -136,7 +136,8 @@ class Request:
             If the client has no place to remember them.
         """
         if self.keep_in is None:
-            allowed = "with epsilon a folder in which the site remembers what it has released"
+            allowed = "with epsilon a folder in which the site remembers what it has released, "
+            allowed += "or for a part of a data set output=FOLDER in the run's settings"
             raise SettingError("state-path", "none", allowed)
         place = self.keep_in
         held = ReleasedFiles(place) if isinstance(place, Path) else StateReleases(place)

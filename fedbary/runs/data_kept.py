@@ -6,6 +6,8 @@ import hashlib
 import json
 from pathlib import Path
 
+import torch
+
 from fedbary.data.digest import WORDS, Digest
 from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
@@ -42,7 +44,12 @@ def read_digest(folder: Path) -> Digest | None:
         if marks and marks["words"] != _sha256(words):
             raise ValueError("its content is not what was written")
         said = json.loads(words)
-        return Digest({name: said[name] for name in WORDS}, held["rows"], held["trained"])
+        rows, trained = held["rows"], held["trained"]
+        if rows.shape != (said["rows"],) or trained.shape != rows.shape:
+            raise ValueError(f"{len(rows)} rows, where {DATA} says {said['rows']}")
+        if (rows.dtype, trained.dtype) != (torch.int64, torch.bool):
+            raise ValueError(f"hashes of type {rows.dtype}, marks of type {trained.dtype}")
+        return Digest({name: said[name] for name in WORDS}, rows, trained)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise SettingError(f"{files[0]}, {ROWS}", error, "the file as the run wrote it") from None
 
