@@ -29,8 +29,11 @@ SITE_KEYS = "site-keys.json"
 KEYS = "keys"
 """The folder of the private keys of `fedbary deploy`'s sites."""
 
-BEFORE_SETTINGS = {LOCK, SITE_KEYS, f"{SITE_KEYS}.partial", f"{SETTINGS}.partial"}
-"""Files that a run writes before its settings: a folder with no others holds no run."""
+BEFORE_SETTINGS = {LOCK, CLIENTS, SITE_KEYS, f"{SITE_KEYS}.partial", f"{SETTINGS}.partial"}
+"""Names that a run writes before its settings: a folder with no others holds no run.
+
+`fedbary deploy` writes what its sites have released in the run that this one starts from.
+"""
 
 
 def run_folder(settings: Settings, base: Path) -> Path:

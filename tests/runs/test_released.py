@@ -22,7 +22,8 @@ from fedbary.data.mechanism import Release, epsilon_of, noise_multiplier
 from fedbary.errors import RunError, SettingError
 from fedbary.methods import METHODS, Local
 from fedbary.runs.checkpoints import load_checkpoint
-from fedbary.runs.released import ReleasedFiles
+from fedbary.runs.location import require_startable
+from fedbary.runs.released import ReleasedFiles, take_released
 from fedbary.settings.config import completed
 from server_app.engine.inline import InlineGrid, run_inline
 from strategies.state_memory import StateReleases
@@ -164,6 +165,7 @@ def own_sites(tmp_path, keeps=True):
 def own_run(folder, sites, **changes):
     told = {"dataset": "none", "classes": str(CLASSES), "input_shape": str(WIDTH), **changes}
     settings = chosen(**told).model_copy(update={"output": str(folder)})
+    require_startable(folder, settings)
     grid = InlineGrid(client_app.app, sites, settings.model_dump())
     server_app.run(grid, settings, folder)
 
@@ -175,6 +177,20 @@ def test_a_site_sends_the_same_sums_in_any_run(tmp_path):
     assert same(sites_of(tmp_path / "a"), sites_of(tmp_path / "b"))
     own_run(tmp_path / "c", sites, epsilon=2.0)
     assert not same(sites_of(tmp_path / "a"), sites_of(tmp_path / "c"))
+
+
+def test_a_site_whose_state_lies_in_the_run_takes_it_over_before_the_next_begins(tmp_path, caplog):
+    """As `fedbary deploy` does: the folder is there before the run's settings are."""
+    sites = own_sites(tmp_path, keeps=False)
+    for run, earlier in (("a", None), ("b", "a")):
+        states = [tmp_path / run / "clients" / site["name"] for site in sites]
+        if earlier:
+            for state in states:
+                take_released(state, tmp_path / earlier / "clients" / state.name)
+        start = {"start_from": str(tmp_path / earlier)} if earlier else {}
+        own = [{**site, "state-path": str(s)} for site, s in zip(sites, states, strict=True)]
+        own_run(tmp_path / run, own, **start)
+    assert caplog.text.count("it counts once") == len(sites)
 
 
 def test_a_resumed_first_round_asks_for_the_same_sums(tmp_path, monkeypatch):
