@@ -23,7 +23,8 @@ from fedbary.launching.environment import flower_environment
 from fedbary.launching.programs import free_port, stop_tree, tool
 from fedbary.launching.superlink import flwr_run, last_status, to_toml, wait_for_superlink
 from fedbary.launching.watcher import start
-from fedbary.runs.location import KEYS, SETTINGS, SITE_KEYS, is_whole
+from fedbary.runs.location import CLIENTS, KEYS, SETTINGS, SITE_KEYS, is_whole
+from fedbary.runs.released import take_released
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import to_run_config
 
@@ -56,8 +57,10 @@ def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None
     """
     configs = site_configs(sites) if sites else partition_configs(settings)
     if sites:
-        kept = Path(settings.output) / "clients"
-        states = [kept / quote(str(config["name"]), safe="") for config in configs]
+        names = [quote(str(config["name"]), safe="") for config in configs]
+        states = [Path(settings.output) / CLIENTS / name for name in names]
+        for name, state in zip(names, states, strict=True):
+            take_released(state, Path(settings.start_from) / CLIENTS / name)
         configs = [{**c, "state-path": str(s)} for c, s in zip(configs, states, strict=True)]
     folder = Path(tempfile.mkdtemp(prefix="fedbary-lab-"))
     names = [site_from(config).name for config in configs]

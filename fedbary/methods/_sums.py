@@ -129,12 +129,12 @@ class SumsMethod(Method):
             features = self._held(_entering(local, weight, x).double())
             for name, added in self.products(features, y, outputs).items():
                 total[name] = total[name] + added if name in total else added
-        sent = self.released(total, len(local.x))
+        sent = self.released(total, local)
         means = {name: (sent[name] / len(local.x)).to(like[name].dtype) for name in like}
         return Fitted(means, {})
 
-    def released(self, sums: Tensors, examples: int) -> Tensors:
-        """Return what a client sends of the sums over so many examples: these themselves."""
+    def released(self, sums: Tensors, local: Local) -> Tensors:
+        """Return what a client sends of the sums over its examples: these themselves."""
         return sums
 
     def reply_like(self, model: Tensors) -> Tensors:

@@ -18,6 +18,9 @@ from fedbary.runs.lock import LOCK
 from fedbary.settings.config import Settings, bookkeeping, read_yaml
 from fedbary.settings.earlier import ADDED
 
+CLIENTS = "clients"
+"""The folder with what clients keep between rounds, a folder each, in a run's folder."""
+
 POSTERIOR = "posterior.safetensors"
 METRICS = "metrics.jsonl"
 SETTINGS = "settings.yaml"
@@ -29,8 +32,11 @@ KEYS = "keys"
 DEFENCES = ("clipping", "mixing", "trim_fraction", "max_precision_ratio", "max_weight_ratio")
 """Settings that may change when a run goes on: how the server protects its aggregate."""
 
-BEFORE_SETTINGS = {LOCK, SITE_KEYS, f"{SITE_KEYS}.partial", f"{SETTINGS}.partial"}
-"""Files that a run writes before its settings: a folder with no others holds no run."""
+BEFORE_SETTINGS = {LOCK, CLIENTS, SITE_KEYS, f"{SITE_KEYS}.partial", f"{SETTINGS}.partial"}
+"""Names that a run writes before its settings: a folder with no others holds no run.
+
+`fedbary deploy` writes what its sites have released in the run that this one starts from.
+"""
 
 
 def run_folder(settings: Settings, base: Path) -> Path:

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import Tensor
 
 from fedbary import Posterior
@@ -32,7 +30,7 @@ from fedbary.runs.location import METRICS, SETTINGS, SIGNATURE, changed_settings
 from fedbary.runs.provenance import made_with, write_settings
 from fedbary.runs.resume import lines_until
 from fedbary.runs.schema import BEST_ROUND
-from fedbary.runs.whole import write_tensors, write_whole
+from fedbary.runs.whole import read_tensors, write_tensors, write_whole
 from fedbary.settings.config import ROOT, Settings, read_yaml
 
 if TYPE_CHECKING:
@@ -176,11 +174,22 @@ class RunFolder:
 
     def read_tensors(self, name: str) -> dict[str, Tensor]:
         """Read ``<name>.safetensors``; a SettingError if it is missing or damaged."""
-        file = self.path / f"{name}.safetensors"
-        try:
-            return load(content_of(file))
-        except (OSError, SafetensorError) as error:
-            raise SettingError(f"resume: {file}", error, "the file as the run wrote it") from None
+        return tensors_of(self.path, name)
+
+
+def tensors_of(folder: Path, name: str) -> dict[str, Tensor]:
+    """Read ``<name>.safetensors`` of a run, in the order of the names, by which a seed draws.
+
+    Raises
+    ------
+    SettingError
+        If it is missing or damaged.
+    """
+    file = folder / f"{name}.safetensors"
+    try:
+        return dict(sorted(read_tensors(file)[0].items()))
+    except (OSError, ValueError) as error:
+        raise SettingError(str(file), error, "the file as the run wrote it") from None
 
 
 def read_signature(folder: Path) -> dict[str, Any] | None:

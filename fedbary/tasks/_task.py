@@ -107,6 +107,10 @@ class Task(OwnSettings, ABC):
             If its data do not fit the signature.
         """
 
+    def raw(self, site: Site, signature: Any) -> Tensor:
+        """Return the inputs that a site trains on (N, …), before a network makes features."""
+        return self.shard(site, signature).x
+
     def notes(self) -> Sequence[str]:
         """Return lines on the settings' data, and on files that were not read."""
         return ()

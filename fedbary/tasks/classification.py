@@ -112,12 +112,18 @@ class Classification(Classes):
     def shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return a site's images, or their features, and labels, on the device."""
         _features.require_same(self.pretrained, signature)
+        return self.seen(self._images_of(site, signature), site.state_path)
+
+    def raw(self, site: Site, signature: ImageLayout) -> Tensor:
+        """Return the images that a site trains on, and no features of them."""
+        return self._images_of(site, signature).x
+
+    def _images_of(self, site: Site, signature: ImageLayout) -> Shard:
         if site.partition is None:
-            return self.seen(self.own_shard(site, signature), site.state_path)
+            return self.own_shard(site, signature)
         held = self.held
         _images.require_fit(held, signature)
-        shard = deal.client_shard(held, self.deal, site.partitions, site.partition)
-        return self.seen(shard, site.state_path)
+        return deal.client_shard(held, self.deal, site.partitions, site.partition)
 
     def own_shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return the inputs and labels of a site's own data."""

@@ -35,12 +35,12 @@ from fedbary.runs.location import is_deployed, read_settings
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended, rounds_before, sound_checkpoint
+from fedbary.runs.run_folder import tensors_of
 from fedbary.runs.schema import CLIENTS
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import ROOT, Settings, validated
 from fedbary.settings.task_words import OfClasses, OfGuarantees
 from fedbary.tasks import Task, task_of
-from fedbary.trained.loading import tensors_of
 from fedbary.trained.remaining import Remaining, write_remaining
 from fedbary.trained.started_from import METHOD_STATE
 from fedbary.trained.writing import require_free, written_whole
