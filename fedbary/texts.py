@@ -9,11 +9,13 @@ from collections.abc import Iterable
 LONGEST = 200
 """Characters that are shown of a stranger's text."""
 
+SCREEN = 2000
+"""Characters of the longest line that is shown: a screen of 24 lines of 80, and a little."""
+
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character of UTF-16, which no text of Unicode holds; a byte that is not UTF-8."""
 
 _CUT = " … "
-_HEAD = LONGEST // 3
 
 _FRAME = "Exception ClientAppException occurred. Message: "
 _RAISED = re.compile(r"<class '(?:[^']*\.)?(\w+)'>:<'(.*)'>", re.DOTALL)
@@ -26,13 +28,21 @@ def shown(text: object) -> str:
     direction of writing) are escaped as in a Python string. A longer text keeps its beginning,
     which tells its kind, and its end, which holds an error's cause.
     """
-    held = str(text)
-    if len(held) > 4 * LONGEST:  # escapes make a text longer, so more would not fit
-        held = held[: 2 * LONGEST] + _CUT + held[-2 * LONGEST :]
-    line = printable(" ".join(held.split()))
-    if len(line) <= LONGEST:
-        return line
-    return line[:_HEAD] + _CUT + line[_HEAD + len(_CUT) - LONGEST :]
+    return one_line(str(text), LONGEST)
+
+
+def one_line(text: str, most: int) -> str:
+    """Return a text as `shown` does, of at most `most` characters."""
+    if len(text) > 4 * most:  # escapes make a text longer, so more would not fit
+        text = text[: 2 * most] + _CUT + text[-2 * most :]
+    return cut(printable(" ".join(text.split())), most)
+
+
+def cut(text: str, most: int = LONGEST) -> str:
+    """Return a text of at most `most` characters: the first third of them, and the end."""
+    if len(text) <= most:
+        return text
+    return text[: most // 3] + _CUT + text[most // 3 + len(_CUT) - most :]
 
 
 def composed(name: str) -> str:
