@@ -7,7 +7,8 @@ from fedbary import texts
 SHOWN = 500
 """Characters that a message shows of a setting's name, which may be a path, and of its value."""
 
-_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc")
+_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
+"""Words in which PyTorch, pandas and C++ say that memory ran out."""
 
 
 class SettingError(ValueError):
@@ -82,10 +83,8 @@ def last_words(error: Exception) -> str | None:
 
 
 def is_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out, that of a GPU too: PyTorch has errors of its own for it."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OF_MEMORY)
+    """Return whether memory ran out, that of a GPU too: libraries have errors of their own."""
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _OF_MEMORY)
 
 
 def _printable(text: str, most: int) -> str:

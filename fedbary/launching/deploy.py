@@ -172,9 +172,7 @@ class Lab:
     port: int
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def run(
-        self, settings: Settings, log: IO[str] | None = None, names: Sequence[str] = ()
-    ) -> str:
+    def run(self, settings: Settings, log: IO[str] | None = None, names: Sequence[str] = ()) -> str:
         """Run the app with these settings; return the status it ended with.
 
         The keys of sites of these names are kept in the run's folder once that is there: if this

@@ -19,7 +19,7 @@ from fedbary.data.forms import DataSource
 from fedbary.data.frame import Frame, frame_of
 from fedbary.data.readers import Reading
 from fedbary.data.unpacked import opened
-from fedbary.errors import CellError, SettingError
+from fedbary.errors import CellError, SettingError, is_of_memory
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -70,6 +70,8 @@ def read_text(path: Path, **layout: Any) -> DataFrame:
     ------
     SettingError
         The file cannot be read as a table, or its rows are longer than its header.
+    MemoryError
+        Memory ran out.
     """
     import pandas
 
@@ -83,6 +85,8 @@ def read_text(path: Path, **layout: Any) -> DataFrame:
     except UnicodeError:
         raise SettingError(str(path), "other bytes", TEXT) from None
     except (OSError, EOFError, ValueError, zlib.error) as error:
+        if is_of_memory(error):
+            raise MemoryError(f"{path}: {error}") from error
         raise SettingError(str(path), error, "a table, a line a row") from error
     if not isinstance(cells.index, pandas.RangeIndex):
         held = f"rows of more than {cells.shape[1]} cells"

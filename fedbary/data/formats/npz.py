@@ -76,6 +76,8 @@ def read_npz_arrays(path: Path, names: Collection[str]) -> dict[str, Any]:
     ------
     SettingError
         If the file is not there, special, damaged or of another kind.
+    MemoryError
+        If memory runs out.
     """
     if not path.is_file():
         raise SettingError("file", str(path), "the path of an .npz file; there is none")
@@ -89,6 +91,8 @@ def read_npz_arrays(path: Path, names: Collection[str]) -> dict[str, Any]:
                 for name, member in found.items()
                 if member is not None
             }
+    except MemoryError:
+        raise
     except Exception as error:  # a stranger's file may raise any error
         allowed = "a file that numpy.savez wrote, without pickled objects"
         raise SettingError(str(path), error, allowed) from error

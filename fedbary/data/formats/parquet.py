@@ -40,7 +40,7 @@ def table(source: DataSource, reading: Reading) -> Frame:
     pyarrow = library("pyarrow", "parquet", "file", str(path))
     try:
         held = _read(path)
-    except SettingError:
+    except (SettingError, MemoryError):
         raise
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise SettingError(str(path), error, "a Parquet file") from error
