@@ -17,6 +17,11 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 _CUT = " … "
 
+_DEAD = re.compile(r"\bActor(Died|Unavailable)Error\b|The actor (died|\S+ is unavailable)")
+"""Ray's words for a worker that was killed."""
+
+_PERHAPS = " (perhaps out of memory: Ray kills workers at 95 %)"
+
 _FRAME = "Exception ClientAppException occurred. Message: "
 _RAISED = re.compile(r"<class '(?:[^']*\.)?(\w+)'>:<'(.*)'>", re.DOTALL)
 
@@ -53,11 +58,14 @@ def composed(name: str) -> str:
 def cause(reason: object) -> str:
     """Return the cause in one of Flower's error replies, as `shown` does.
 
-    Flower frames an exception's kind and message; with Ray it puts Ray's account before them.
+    Flower frames an exception's kind and message; with Ray it puts Ray's account before them. Ray
+    kills a worker when memory runs short, but says so in its own log alone: the cause says it.
     """
     _, frame, message = str(reason).rpartition(_FRAME)
     if frame:
         return shown(message.removesuffix("'>"))
+    if _DEAD.search(message):
+        return one_line(message, LONGEST - len(_PERHAPS)) + _PERHAPS
     raised = _RAISED.fullmatch(message)
     return shown(f"{raised[1]}: {raised[2]}" if raised else message)
 

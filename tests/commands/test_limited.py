@@ -164,10 +164,11 @@ def test_memory_that_runs_out_is_said_in_one_line(folder):
     assert code == 1 and "too little memory here: Unable to allocate" in one_line(errors)
 
 
-@pytest.mark.parametrize("words", [["predict", "run", "rows.csv"], ["export", "run", "m.onnx"]])
+@pytest.mark.parametrize("words", [["predict", "run", "many.csv"], ["export", "run", "m.onnx"]])
 def test_a_file_that_cannot_be_written_whole_is_named(folder, words):
+    table(600).to_csv(folder / "many.csv", index=False)
     before = set(folder.iterdir())
-    ((code, _, errors),) = commands(folder, (words, {"RLIMIT_FSIZE": 1000}, 1))[0]
+    ((code, _, errors),) = commands(folder, (words, {"RLIMIT_FSIZE": 8000}, 1))[0]
     name = "m.onnx" if words[0] == "export" else "predictions.csv"
     assert code == 1 and "File too large" in one_line(errors) and name in one_line(errors)
     assert {file.name for file in set(folder.iterdir()) - before} <= {"out0", "err0"}
