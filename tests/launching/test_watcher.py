@@ -51,7 +51,8 @@ with temporary_folder() as folder, temporary_folder() as other:
     (folder / "site0.key").write_text("a secret")
     (folder / "site0").mkdir()
     (folder / "site0" / "superlink.crt").touch()
-    start([sys.executable, "-c", f"import time; open({str(folder / 'log')!r}, 'a'); time.sleep(600)"])
+    sleeping = f"import time; open({str(folder / 'log')!r}, 'a'); time.sleep(600)"
+    start([sys.executable, "-c", sleeping])
     print(folder, other, flush=True)
     if sys.argv[1:] == ["stay"]:
         time.sleep(600)
