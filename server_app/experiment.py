@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedbary.attacks import require_simulation
 from fedbary.data.unchanged import one_state
-from fedbary.errors import RunError, SettingError
+from fedbary.errors import last_words
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
 from fedbary.parts.parameters import told
@@ -73,20 +73,20 @@ def main(grid: Grid, context: Context) -> None:
             grid = guarded(grid)
         with claimed_folder(settings, Path.cwd()) as folder:
             run(grid, settings, folder)
-    except (SettingError, RunError) as error:
-        _say(error)
-        if is_simulated(grid):
-            end_simulation()
+    except Exception as error:
+        if said := last_words(error):
+            _say(said)
+            if is_simulated(grid):
+                end_simulation()
         raise
 
 
-def _say(error: Exception) -> None:
+def _say(said: str) -> None:
     """Log a run's error now, and once more below Flower's own lines at exit."""
 
     def say() -> None:
         log(ERROR, "fedbary: %s", said)
 
-    said = str(error)
     say()
     add_exit_handler(say)
 

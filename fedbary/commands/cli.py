@@ -21,8 +21,8 @@ from fedbary.commands.grouping import clusters
 from fedbary.commands.service import stay
 from fedbary.commands.use import OwnCode, evaluate, export, predict
 from fedbary.commands.withdraw import forget
-from fedbary.errors import RunError, SettingError, Stopped
-from fedbary.texts import printable
+from fedbary.errors import SettingError, Stopped, last_words
+from fedbary.texts import SCREEN, one_line
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -205,12 +205,12 @@ def main() -> None:
         sentences = re.split(r"(?<=[.?])\s+", error.format_message())
         said = " ".join(dict.fromkeys(sentences))  # click and typer both say what may be meant
         sys.exit(_say(f"{said} See {help_of} --help", 2))
-    except (SettingError, RunError) as error:
-        sys.exit(_say(str(error), 2 if isinstance(error, SettingError) else 1))
-    except OSError as error:
-        sys.exit(_say(" ".join(str(error).split()), 1))
     except Stopped as stopped:
         sys.exit(_say("; ".join(["stopped", *stopped.args]), 130))
+    except Exception as error:
+        if (said := last_words(error)) is None:
+            raise
+        sys.exit(_say(said, 2 if isinstance(error, SettingError) else 1))
 
 
 def _goes_on_without_terminal(number: int) -> bool:
@@ -246,5 +246,5 @@ def refuse_settings_with_dashes(words: list[str]) -> None:
 
 
 def _say(text: str, code: int) -> int:
-    print(printable(f"fedbary: {text}"), file=sys.stderr)
+    print(f"fedbary: {one_line(text, SCREEN)}", file=sys.stderr)
     return code

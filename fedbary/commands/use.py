@@ -130,10 +130,11 @@ def predict(
         columns["to a person"] = flags
     if examples.unknown:
         columns = {**names, **_referred(columns, names, examples.unknown)}
-    if examples.x.ndim == 4:  # the table comes last, so that it marks a complete output
-        with spared(str(picture), tell):
-            writing.write_picture(picture, _sheet(examples, columns))
-    writing.write_table(output, columns)
+    with writing.only_writer(output, [picture], force):
+        if examples.x.ndim == 4:  # the table comes last, so that it marks a complete output
+            with spared(str(picture), tell):
+                writing.write_picture(picture, _sheet(examples, columns))
+        writing.write_table(output, columns)
     print(f"Predictions: {output}, {len(examples.names)} examples")
 
 
@@ -165,7 +166,8 @@ def export(
 
     trained = load(run, own_code)
     writing.require_free([model], force)
-    trained.export(model, samples, level=level, site=site)
+    with writing.only_writer(model, force=force):
+        trained.export(model, samples, level=level, site=site)
     for line in lacking(trained, level, site) if site else ():
         tell(line)
     held = trained.settings.samples if samples is None else samples
@@ -221,7 +223,7 @@ def evaluate(
     has_sets = trained.sites or level is not None or site is not None
     covered: dict[str, list[Any]] = {}
     by_site = table_of_sites(run) if trained.sites else {}
-    with writing.written_whole(output) as folder:
+    with writing.written_whole(output, force) as folder:
         with spared("pictures", tell):
             for name, figure in pictures(trained, prediction, examples, by):
                 writing.write_picture(folder / f"{name}.png", figure)

@@ -105,16 +105,28 @@ def _os_error(error: SafetensorError) -> Exception:
 
 
 @contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Name a file in the operating system's errors: those of a full disk name none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from error
+
+
+@contextmanager
 def _replaced(file: Path) -> Iterator[Path]:
     """Give an empty file to write to, which takes the file's place at the end."""
     partial = file.with_name(f"{file.name}.partial")
     try:
-        partial.unlink(missing_ok=True)
-        is_private = not stat.S_IMODE(file.parent.stat().st_mode) & 0o077
-        partial.touch(0o600 if is_private else 0o666)
-        yield partial
-        _sync(partial)
-        os.replace(partial, file)
+        with naming(file):
+            partial.unlink(missing_ok=True)
+            is_private = not stat.S_IMODE(file.parent.stat().st_mode) & 0o077
+            partial.touch(0o600 if is_private else 0o666)
+            yield partial
+            _sync(partial)
+            os.replace(partial, file)
     finally:
         partial.unlink(missing_ok=True)
     _sync(file.parent)

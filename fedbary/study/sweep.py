@@ -173,8 +173,9 @@ def sweep(
 ) -> dict[str, str]:
     """Make the missing runs; return those that failed, each with its error.
 
-    The table is written after every run. If the sweep itself ends early, by Ctrl-C for example, the
-    active runs are stopped, and the next sweep resumes them.
+    The table is written after every run; where it cannot be, the run counts as failed. If the sweep
+    itself ends early, by Ctrl-C for example, the active runs are stopped, and the next sweep
+    resumes them.
     """
     todo = {name: s for name, s in experiment.runs.items() if name not in results.done}
     (results.path / "logs").mkdir(parents=True, exist_ok=True)
@@ -200,8 +201,11 @@ def sweep(
                     said = f"failed: {failed[name]}"
                 console.print(f"{name}: {said}", markup=False)
             meter.update()
-    if failed:
-        results.write()
+    try:
+        if failed:
+            results.write()
+    except OSError:  # a full disk: the failures say it, and which file it is
+        return failed
     return {name: why for name, why in failed.items() if name not in results.done}
 
 

@@ -17,7 +17,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedbary.errors import RunError, SettingError, one_line
+from fedbary.errors import last_words
 from fedbary.figures import draw_without_screen
 from fedbary.settings.config import Settings, validated
 from strategies.internals import (
@@ -151,8 +151,10 @@ def run_file(file: Path, run: Callable[[Settings, Path], None]) -> None:
         settings = validated(yaml.safe_load(file.read_text(encoding="utf-8")))
         with claimed_folder(settings, Path.cwd()) as folder:
             run(settings, folder)
-    except (SettingError, RunError, OSError) as error:
-        sys.exit(f"fedbary: {one_line(error)}")
+    except Exception as error:
+        if (said := last_words(error)) is None:
+            raise
+        sys.exit(f"fedbary: {said}")
 
 
 def main() -> None:
