@@ -213,6 +213,7 @@ class Plain:
         return loss(flat) - loss(least)
 
 
+@pytest.mark.slow
 def test_shared_sites_that_would_diverge_under_skew_are_held_over_many_rounds():
     """A plain recursion diverges as well at whole steps, so the bound itself is no guarantee."""
     parts = skewed()
