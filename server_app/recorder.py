@@ -164,8 +164,9 @@ class Recorder:
                 else {}
             ),
             **({schema.POOL: asdict(outcome.pool)} if outcome.pool else {}),
-            **advised(self.last.line, self.settings),
+            **self.last.line,
         }
+        line = {**advised(line, self.settings, self.results.rounds)}
         self._trained, self._held_out = None, []
         self.results.add_round(line)
         self._tracking.add_round(self.results.rounds[-1])
