@@ -205,6 +205,9 @@ class Recorder:
         self._tracking.finish()
         if said := verdict(self.results.result):
             log(WARNING, "%s", said)
+        is_last = self.results.result[schema.ROUND] == self.results.rounds[-1][schema.ROUND]
+        if is_last and (said := self.task.advice(self.last, self.facts)):
+            log(INFO, "%s", said)
 
     def _scored(self) -> Scored:
         """Return the scores of the result; a best round's are made again."""

@@ -199,10 +199,16 @@ class MethodStrategy(Paced, InheritingStrategy):
         gaussian = self.convention.pairs(arrays.keys())
         name = self.method.name
         if self.method.deterministic and gaussian:
-            allowed = f"another method for Gaussian arrays ({min(gaussian)}): it has point weights"
+            allowed = (
+                f"another method for Gaussian arrays ({min(gaussian)}); {name} takes a network "
+            )
+            allowed += "of point weights"
             raise SettingError("method", name, allowed)
         if self.method.deterministic is False and not gaussian:
-            raise SettingError("method", name, "another method for a model without Gaussian arrays")
+            allowed = (
+                f"another method for point weights; {name} takes a network with Gaussian layers"
+            )
+            raise SettingError("method", name, allowed)
         if wrapper := driving_wrapper():
             raise SettingError("method", name, f"AALV or FedAvg within {type(wrapper).__name__}")
 

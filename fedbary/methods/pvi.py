@@ -30,7 +30,8 @@ move the whole way in the first round. Full ones always do, and converge as Newt
 Aitken's rule damps the others, with nothing to choose; diagonal and shared ones would diverge
 without it under label skew. Shared ones are slow: their bound is far above a softmax's curvature.
 LDA's head as initialisation did not pay: its probabilities are too sure, so an expansion there is
-poor. The parameter `covariance` is the form of a site's precision, for C classes and d features:
+poor. The head at the mode predicts, so no epistemic uncertainty is known. The parameter
+`covariance` is the form of a site's precision, for C classes and d features:
 
     diagonal    2 C d numbers
     kronecker   C d + d²/2 + C²/2
@@ -117,7 +118,9 @@ class PVI(SiteMethod):
         gaussian = gaussian_pairs(model.keys())
         if self.covariance == "none":
             if not gaussian:
-                raise SettingError("covariance", "none", "a structure for a model of point weights")
+                allowed = "a structure, with inference=laplace, for a network of point weights; "
+                allowed += "none for one with Gaussian layers"
+                raise SettingError("covariance", "none", allowed)
             return super().start(model)
         if gaussian:
             allowed = f"none for Gaussian weights ({min(gaussian)})"
