@@ -206,7 +206,7 @@ class Recorder:
         if said := verdict(self.results.result):
             log(WARNING, "%s", said)
         is_last = self.results.result[schema.ROUND] == self.results.rounds[-1][schema.ROUND]
-        if is_last and (said := self.task.advice(self.last, self.facts)):
+        if not said and is_last and (said := self.task.advice(self.last, self.facts)):
             log(INFO, "%s", said)
 
     def _scored(self) -> Scored:

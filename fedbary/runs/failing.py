@@ -137,12 +137,12 @@ def _cures(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
 
 def _returns(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield settings that end at a lower NLL, each as on a command line."""
+    if damping := getattr(settings, "damping", 0):
+        yield f"damping={damping / 2:.2g}"
     if may_keep_best(settings, NLL):
         yield f"keep_best={NLL}"
     if best is not None:
         yield f"rounds={best[ROUND]}"
-    if damping := getattr(settings, "damping", 0):
-        yield f"damping={damping / 2:.2g}"
     if getattr(settings, "calibrate", "") == "none":
         yield "calibrate=temperature"
 

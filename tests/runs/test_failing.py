@@ -227,3 +227,12 @@ def reported(name, folder):
     add_cautions(results, document)
     document.write()
     return (folder / "report.md").read_text()
+
+
+def test_a_damping_that_was_given_is_halved_first():
+    given = {"task": "classification", "method": "PVI", "inference": "laplace", "damping": 1.0}
+    shared = {"covariance": "shared", "model": "linear", "bayesian_layers": 0}
+    settings = resolve({**given, **shared})
+    earlier = [{"round": 1, "nll": 0.2}]
+    told = advised({"round": 2, "nll": 0.4}, settings, earlier)["rising"]
+    assert "of round 1. Try damping=0.5, or keep_best=nll, or rounds=1" in told
