@@ -39,7 +39,8 @@ def advised(
         line = {**line, RISING: said}
     for word in _words(line):
         cures = {FAILING: _cures, RISING: _returns, BEHIND: _remedies}[word](settings, best)
-        line = {**line, word: f"{line[word]}. Try {', or '.join(cures)}"}
+        if tries := ", or ".join(cures):
+            line = {**line, word: f"{line[word]}. Try {tries}"}
     return line
 
 

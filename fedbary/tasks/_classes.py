@@ -220,9 +220,10 @@ class Classes(Task):
 
     def advice(self, found: Scored, facts: Facts) -> str:
         """Return what a temperature would make of the NLL, where that is a tenth less."""
-        settings, labels = self.settings, self.scored_by_clients(facts)[1]
-        calibrated = told(OfClasses, settings).calibrate != "none"
-        if calibrated or found.prediction is None or labels.ndim > 1:
+        settings = self.settings
+        if found.prediction is None or told(OfClasses, settings).calibrate != "none":
+            return ""
+        if (labels := self.scored_by_clients(facts)[1]).ndim > 1:
             return ""
         now, nlls = found.scores["nll"], nll_at_temperatures(found.prediction, labels)
         best = min(nlls, key=nlls.__getitem__)

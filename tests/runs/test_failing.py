@@ -236,3 +236,5 @@ def test_a_damping_that_was_given_is_halved_first():
     earlier = [{"round": 1, "nll": 0.2}]
     told = advised({"round": 2, "nll": 0.4}, settings, earlier)["rising"]
     assert "of round 1. Try damping=0.5, or keep_best=nll, or rounds=1" in told
+    alone = settings.model_copy(update={"partition": "iid", "normalise": "channels"})
+    assert advised({"round": 2, "nll": 0.4, "failing": "why"}, alone, earlier)["failing"] == "why"
