@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedbary.attacks import require_simulation
 from fedbary.data.unchanged import one_state
-from fedbary.errors import last_words
+from fedbary.errors import RunError, last_words
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
 from fedbary.parts.parameters import told

@@ -163,8 +163,9 @@ class Recorder:
                 else {}
             ),
             **({schema.POOL: asdict(outcome.pool)} if outcome.pool else {}),
-            **advised(self.last.line, self.settings),
+            **self.last.line,
         }
+        line = {**advised(line, self.settings, self.results.rounds)}
         self._trained, self._held_out = None, []
         self.results.add_round(line)
         self._tracking.add_round(self.results.rounds[-1])
@@ -203,6 +204,9 @@ class Recorder:
         self._tracking.finish()
         if said := verdict(self.results.result):
             log(WARNING, "%s", said)
+        is_last = self.results.result[schema.ROUND] == self.results.rounds[-1][schema.ROUND]
+        if not said and is_last and (said := self.task.advice(self.last, self.facts)):
+            log(INFO, "%s", said)
 
     def _scored(self) -> Scored:
         """Return the scores of the result; a best round's are made again."""

@@ -135,6 +135,14 @@ def predict(
             with spared(str(picture), tell):
                 writing.write_picture(picture, _sheet(examples, columns))
         writing.write_table(output, columns)
+    if len(sizes := sets.get("set size", ())) and not sizes.any():
+        tell(
+            "set: all are empty, as all classes are less probable than true ones of held-out "
+            "examples were. conformal_score=aps leaves no set empty"
+        )
+    for name, values in said.items():
+        if name.startswith("epistemic") and len(values) and not (values == values).any():
+            tell(f"{name}: left empty, as one network predicts and tells nothing of it")
     print(f"Predictions: {output}, {len(examples.names)} examples")
 
 
@@ -167,11 +175,11 @@ def export(
     trained = load(run, own_code)
     writing.require_free([model], force)
     with writing.only_writer(model, force=force):
-        trained.export(model, samples, level=level, site=site)
+        held = trained.export(model, samples, level=level, site=site)
     for line in lacking(trained, level, site) if site else ():
         tell(line)
-    held = trained.settings.samples if samples is None else samples
-    print(f"Model: {model}, {f'{held} networks' if held else 'the network of the means'}")
+    several = f"{held} networks" if held > 1 else "one network, of the means"
+    print(f"Model: {model}, {several if held else 'in closed form'}")
 
 
 def evaluate(
@@ -298,5 +306,5 @@ def _sheet(examples: Examples, columns: dict[str, Any]):  # type: ignore[no-unty
 
     uncertainty = columns["total uncertainty"]
     names = columns.get("class", columns.get("labels", [""] * len(uncertainty)))
-    said = [f"{name}\n{u:.2f} nats".strip() for name, u in zip(names, uncertainty, strict=True)]
+    said = [f"{name}\n{u:#.2g} nats".strip() for name, u in zip(names, uncertainty, strict=True)]
     return contact_sheet(examples.x.cpu().numpy(), said, uncertainty)

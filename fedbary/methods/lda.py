@@ -22,8 +22,9 @@ So neither needs held-out labels. The posterior means
 give the logits φᵀ Σ⁻¹ μ_c − ½ μ_cᵀ Σ⁻¹ μ_c + log π_c: a linear layer, which is the model.
 
 It assumes that all classes have the same covariance. If features are not Gaussian, probabilities
-are too sure: `calibrate=temperature` corrects them. There may be fewer examples than features. A
-class without examples gets the mean of all.
+are too sure: `calibrate=temperature` corrects them, and the log says by how much. One head
+predicts, so no epistemic uncertainty is known. There may be fewer examples than features. A class
+without examples gets the mean of all.
 
 Messages: the network down; C + C d + d (d + 1)/2 numbers up, once. A further round adds clients
 that are new; a client's newest sums replace its earlier ones. The server keeps each client's sums.

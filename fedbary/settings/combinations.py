@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from fedbary.attacks import OMNISCIENT, Hostile, hostile_count
@@ -216,6 +217,12 @@ def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "evaluate_clients", "1 for keep_best with calibrate=temperature, fitted every round"
     if settings.projection != "none" or methods()[settings.method].personalises:
         yield "keep_best", "none if clients keep models of their own: those are of the last round"
+
+
+def may_keep_best(settings: Settings, score: str) -> bool:
+    """Return whether these settings may keep the round that is best by a score."""
+    kept = settings.model_copy(update={"keep_best": score})
+    return not any(name == "keep_best" for name, _ in chain(_with_sets(kept), _with_best(kept)))
 
 
 def _validation(settings: Settings) -> str:

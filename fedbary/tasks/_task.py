@@ -241,6 +241,10 @@ class Task(OwnSettings, ABC):
     def said(self, scores: Mapping[str, float]) -> str:
         """Return the scores as the log's line has them."""
 
+    def advice(self, found: Scored, facts: Facts) -> str:
+        """Return a line on how a result's predictions could be better; "" for none."""
+        return ""
+
     def summary(
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
     ) -> dict[str, Any]:
