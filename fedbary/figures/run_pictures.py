@@ -43,7 +43,7 @@ def learning_curves(rounds: Sequence[Mapping[str, Any]], curves: Sequence[Curve]
         x, y = zip(*points, strict=True) if points else ((), ())
         axes.plot(x, y, color=color, marker="o" if len(x) <= 30 else None, markersize=4)
         axes.set(xlabel="Round", ylabel=label)
-        _whole_numbers(axes.xaxis)
+        whole_numbers(axes.xaxis)
         axes.grid(alpha=0.3)
         open_frame(axes)
         if not points:
@@ -80,7 +80,7 @@ def partition_heatmap(counts: np.ndarray, sites: Sequence[str] = ()) -> Figure:
     axes.set_facecolor("lightgrey")
     axes.set(xlabel="Class", ylabel=_clients_label(counts, sites))
     axes.set_xticks(range(classes))
-    _whole_numbers(axes.yaxis)
+    whole_numbers(axes.yaxis)
     if named:
         axes.set_yticks(range(clients), names, parse_math=False)
     of = (
@@ -193,7 +193,8 @@ def _shortened(name: str) -> str:
     return name if len(name) <= LONGEST_LABEL else f"…{name[1 - LONGEST_LABEL :]}"
 
 
-def _whole_numbers(axis: Axis) -> None:
+def whole_numbers(axis: Axis) -> None:
+    """Let an axis have ticks at whole numbers alone."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))

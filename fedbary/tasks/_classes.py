@@ -40,13 +40,8 @@ AT_ONCE = 500
 """Inputs that networks answer at a time."""
 
 
-BEST_BY: Mapping[str, Callable[..., int]] = {
-    "nll": min,
-    "accuracy": max,
-    "ece": min,
-    "brier": min,
-}
-"""Scores that may choose the best round, each with the better direction."""
+BEST_BY = ("nll", "accuracy", "ece", "brier")
+"""Scores that may choose the best round."""
 
 
 def not_closed(settings: Settings) -> Iterator[Condition]:
