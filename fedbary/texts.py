@@ -12,6 +12,8 @@ LONGEST = 200
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character of UTF-16, which no text of Unicode holds; a byte that is not UTF-8."""
 
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 _CUT = " … "
 _HEAD = LONGEST // 3
 
@@ -36,8 +38,11 @@ def shown(text: object) -> str:
 
 
 def composed(name: str) -> str:
-    """Return a name in Unicode's composed form (NFC): ``ä`` is one sign, on every system."""
-    return unicodedata.normalize("NFC", name)
+    """Return a name in Unicode's composed form (NFC): ``ä`` is one sign, on every system.
+
+    Characters that control a terminal, a line or the direction of writing are escaped.
+    """
+    return _CONTROLS.sub(lambda found: printable(found[0]), unicodedata.normalize("NFC", name))
 
 
 def cause(reason: object) -> str:

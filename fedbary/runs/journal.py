@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -45,4 +46,17 @@ def journal_of(settings: Settings) -> list[Mapping[str, Any]]:
     if said := earlier_rates(folder, settings):
         allowed = f"a run whose learning rates followed one schedule. {said[0]}"
         raise SettingError("speeds", path, allowed)
+    for line in rounds[1:]:
+        if not isinstance(line[JOURNAL], list) or not all(map(_is_written, line[JOURNAL])):
+            allowed = f"a {JOURNAL} as the run wrote it: site, round, asked, arrived, end"
+            raise SettingError("speeds", path, allowed)
     return [row for line in rounds[1:] for row in line[JOURNAL]]
+
+
+def _is_written(row: object) -> bool:
+    """Return whether a row of a journal has a site, an end, and times that are numbers."""
+    if not isinstance(row, Mapping):
+        return False
+    times = [row.get(name) for name in ("round", "asked", "arrived")]
+    known = all(isinstance(time, int | float) and math.isfinite(time) for time in times)
+    return known and all(isinstance(row.get(name), str) for name in ("site", "end"))
