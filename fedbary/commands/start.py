@@ -53,7 +53,7 @@ def resume(run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool
         raise SettingError(name, given[name], "rounds= alone; the run keeps its other settings")
     with as_written(run):
         if is_deployed(run):
-            going_on = shlex.join([f"output={run}", f"resume={checkpoint}"])
+            going_on = shlex.join([*words, f"output={run}", f"resume={checkpoint}"])
             allowed = (
                 f"a simulated run; this one had real servers: repeat its command with {going_on}"
             )

@@ -126,7 +126,8 @@ def require_startable(folder: Path, settings: Settings) -> None:
     ------
     SettingError
         The folder cannot be written. A new run: the folder holds files. A resumed run: the folder
-        holds no run, a whole one, or one of other settings.
+        holds no run, a whole one, or one of other settings. A whole run of real servers may go on
+        to more rounds.
     """
     try:
         held = {path.name for path in folder.iterdir()} if folder.exists() else set()
@@ -141,13 +142,18 @@ def require_startable(folder: Path, settings: Settings) -> None:
         raise SettingError(f"output {folder}", error, "a folder that can be written") from None
     if settings.resume == "none":
         return
-    if is_whole(folder):
-        raise SettingError("output", str(folder), "an interrupted run; this one has ended")
     if settings.resume == "last" and is_new:
         return
     made = read_settings(folder)
+    longer = is_whole(folder)
+    if longer and not (is_deployed(folder) and settings.rounds > made["rounds"]):
+        more = f"rounds= above its {made['rounds']} goes on"
+        if not is_deployed(folder):
+            more = f"fedbary resume {folder} {more}"
+        raise SettingError("output", str(folder), f"an interrupted run; this one has ended: {more}")
     for key, value in settings.model_dump().items():
         same = made.get(key) == value or (value == NONE and made.get(key) is None)
+        same |= longer and key == "rounds"
         if key not in bookkeeping() and not same:
             allowed = f"{made.get(key)!r}, with which the run in {folder} was started"
             raise SettingError(key, value, allowed)
