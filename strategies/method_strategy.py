@@ -199,7 +199,9 @@ class MethodStrategy(Paced, InheritingStrategy):
         gaussian = self.convention.pairs(arrays.keys())
         name = self.method.name
         if self.method.deterministic and gaussian:
-            allowed = f"another method for Gaussian arrays ({min(gaussian)}): it has point weights"
+            allowed = (
+                f"another method for Gaussian arrays ({min(gaussian)}): {name} has point weights"
+            )
             raise SettingError("method", name, allowed)
         if self.method.deterministic is False and not gaussian:
             raise SettingError("method", name, "another method for a model without Gaussian arrays")

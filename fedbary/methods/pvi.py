@@ -117,7 +117,9 @@ class PVI(SiteMethod):
         gaussian = gaussian_pairs(model.keys())
         if self.covariance == "none":
             if not gaussian:
-                raise SettingError("covariance", "none", "a structure for a model of point weights")
+                allowed = "Gaussian layers, see fedbary.variational.variational; or a structure, "
+                allowed += "such as diagonal, for point weights and inference=laplace"
+                raise SettingError("covariance", "none", allowed)
             return super().start(model)
         if gaussian:
             allowed = f"none for Gaussian weights ({min(gaussian)})"
