@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from fedbary.report.markup import bold, underlined
-from fedbary.scores.direction import lower_is_better
+from fedbary.runs.direction import lower_is_better
 
 
 class Difference(Protocol):

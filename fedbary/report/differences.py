@@ -44,7 +44,7 @@ def differences(
         `high`, `t_test`, `wilcoxon` and `pairs` are those of `fedbary.scores.stats.Paired`, in the
         metric's unit. `holm` is the t-test's p corrected for the pairs of the metric. `repeats`
         counts a side's repeats, `ahead` the pairs in which the first side is better, see
-        `fedbary.scores.direction`, `ties` the equal pairs. `points` and `test` are of the
+        `fedbary.runs.direction`, `ties` the equal pairs. `points` and `test` are of the
         `SignedRank` test, None without points or without a better direction.
     """
     found = [

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedbary.runs.direction import lower_is_better
 from fedbary.runs.schema import BEST_ROUND, HELD_OUT, ROUND, SKIPPED, UNDONE
-from fedbary.scores.direction import lower_is_better
 from fedbary.settings.config import Settings
 
 Line = Mapping[str, Any]

@@ -60,7 +60,7 @@ class Classes(Task):
 
     limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _class_scores.known(SCORES)
-    best_by = BEST_BY
+    best_by: tuple[str, ...] = BEST_BY
     curves: tuple[Curve, ...] = (_class_scores.ACCURACY, _class_scores.NLL, _class_scores.ECE)
 
     @property

@@ -12,8 +12,8 @@ from fedbary.predictive.forecast import Forecast
 from fedbary.report.cells import Metric, marked
 from fedbary.report.report import write_report
 from fedbary.report.results import Results
+from fedbary.runs.direction import lower_is_better
 from fedbary.scores import tables
-from fedbary.scores.direction import lower_is_better
 from fedbary.scores.multilabel import macro_auroc, macro_f1
 from fedbary.scores.regression import score
 from fedbary.scores.segmentation import mean_iou

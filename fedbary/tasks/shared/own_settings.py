@@ -25,7 +25,7 @@ class OwnSettings:
         reads. Without endings it reads any path. It is read from the task's file, before PyTorch is
         imported.
     best_by : sequence of str
-        Scores that may choose the best round; `fedbary.scores.direction` has the better direction.
+        Scores that may choose the best round; `fedbary.runs.direction` has the better direction.
     conditions : sequence of functions
         Each yields conditions on a run's settings.
     """
