@@ -15,6 +15,8 @@ SCREEN = 2000
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character of UTF-16, which no text of Unicode holds; a byte that is not UTF-8."""
 
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 _CUT = " … "
 
 _DEAD = re.compile(r"\bActor(Died|Unavailable)Error\b|The actor (died|\S+ is unavailable)")
@@ -51,8 +53,11 @@ def cut(text: str, most: int = LONGEST) -> str:
 
 
 def composed(name: str) -> str:
-    """Return a name in Unicode's composed form (NFC): ``ä`` is one sign, on every system."""
-    return unicodedata.normalize("NFC", name)
+    """Return a name in Unicode's composed form (NFC): ``ä`` is one sign, on every system.
+
+    Characters that control a terminal, a line or the direction of writing are escaped.
+    """
+    return _CONTROLS.sub(lambda found: printable(found[0]), unicodedata.normalize("NFC", name))
 
 
 def cause(reason: object) -> str:

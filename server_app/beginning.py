@@ -51,7 +51,7 @@ def new_folder(
     counts = {member.name: member.label_counts for member in roster.members}
     results = RunFolder(folder, settings, counts)
     if settings.pictures:
-        draw_partition(results, counts)
+        draw_partition(results, counts, agreed.get("class-names", ()))
     if beginning is not None:
         note_start(folder, beginning.run)
         if beginning.prior is not None:

@@ -19,8 +19,9 @@ from fedbary.parts.parameters import told
 from fedbary.runs.ending import end_with_parent, spare_imports
 from fedbary.runs.forgotten import forgotten_sites
 from fedbary.runs.left_out import left_out_sites
-from fedbary.runs.location import claimed_folder, require_startable
+from fedbary.runs.location import claimed_folder, is_whole, require_startable
 from fedbary.runs.lock import only_writer
+from fedbary.runs.longer import lengthen_locked
 from fedbary.runs.resume import checkpoint_to_resume, way_back
 from fedbary.runs.run_folder import read_signature
 from fedbary.runs.site_keys import read_site_keys
@@ -144,6 +145,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         require_enough(settings, roster.members)
         results = new_folder(folder, settings, task, roster, config, beginning)
     else:
+        if is_whole(folder):
+            lengthen_locked(folder, settings)
         results = reopened_folder(folder, settings, checkpoint)
 
     asker = Asker(grid, roster, settings.round_timeout)

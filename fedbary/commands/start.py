@@ -65,7 +65,7 @@ def resume(
         raise SettingError(name, given[name], allowed)
     with as_written(run):
         if is_deployed(run):
-            going_on = shlex.join([f"output={run}", f"resume={checkpoint}"])
+            going_on = shlex.join([*words, f"output={run}", f"resume={checkpoint}"])
             allowed = (
                 f"a simulated run; this one had real servers: repeat its command with {going_on}"
             )

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedbary.runs.direction import lower_is_better
 from fedbary.runs.schema import BEST_ROUND, HELD_OUT, ROUND, SKIPPED
 from fedbary.settings.config import Settings
-from fedbary.settings.owners import task_kind
 
 Line = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ def counted_rounds(lines: Sequence[Line]) -> list[int]:
 
 def best_round(settings: Settings, lines: Sequence[Line]) -> int | None:
     """Return the first of the rounds that are best by `keep_best`; None before there is any."""
-    better = task_kind(settings.task).best_by[settings.keep_best]
+    better = min if lower_is_better(settings.keep_best) else max
     scores = _scores(settings, lines)
     return better(scores, key=scores.__getitem__) if scores else None
 

@@ -135,7 +135,8 @@ def require_startable(folder: Path, settings: Settings) -> None:
     ------
     SettingError
         The folder cannot be written. A new run: the folder holds files. A resumed run: the folder
-        holds no run, a whole one, or one of other settings, `DEFENCES` apart.
+        holds no run, a whole one, or one of other settings, `DEFENCES` apart. A whole run of real
+        servers may go on to more rounds.
     """
     try:
         held = {path.name for path in folder.iterdir()} if folder.exists() else set()
@@ -150,12 +151,16 @@ def require_startable(folder: Path, settings: Settings) -> None:
         raise SettingError(f"output {folder}", error, "a folder that can be written") from None
     if settings.resume == "none":
         return
-    if is_whole(folder):
-        raise SettingError("output", str(folder), "an interrupted run; this one has ended")
     if settings.resume == "last" and is_new:
         return
+    made, longer = read_settings(folder), is_whole(folder)
+    if longer and not (is_deployed(folder) and settings.rounds > made["rounds"]):
+        more = f"rounds= above its {made['rounds']} goes on"
+        if not is_deployed(folder):
+            more = f"fedbary resume {folder} {more}"
+        raise SettingError("output", str(folder), f"an interrupted run; this one has ended: {more}")
     for key, (old, new) in changed_settings(folder, settings).items():
-        if key not in DEFENCES:
+        if key not in DEFENCES and not (longer and key == "rounds"):
             allowed = f"{old!r}, with which the run in {folder} was started"
             raise SettingError(key, new, allowed)
 

@@ -48,7 +48,8 @@ def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
         if len(metrics_lines(folder)) > 1:
             raise SettingError("output", str(folder), "a run that kept checkpoints; this has none")
         return None
-    return sound_checkpoint(folder, settings, [made["rounds"] for made in rounds_before(folder)])
+    earlier = [made["rounds"] for made in rounds_before(folder)]
+    return sound_checkpoint(folder, settings, [read_settings(folder)["rounds"], *earlier])
 
 
 def sound_checkpoint(folder: Path, settings: Settings, earlier: Collection[int]) -> Checkpoint:

@@ -7,15 +7,16 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
 from fedbary import Posterior
 from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
+from fedbary.parts.imports import said
 from fedbary.runs.best import best_round, counted_rounds, result_line
 from fedbary.runs.checkpoints import (
     KEPT,
@@ -35,6 +36,8 @@ from fedbary.settings.config import ROOT, Settings, read_yaml
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+T = TypeVar("T")
 
 POSTERIOR = "posterior"
 """Name of the file of the final posterior, without which a run has not ended."""
@@ -193,13 +196,32 @@ def tensors_of(folder: Path, name: str) -> dict[str, Tensor]:
 
 
 def read_signature(folder: Path) -> dict[str, Any] | None:
-    """Return the layout that a run's sites share; None for a run of an earlier version."""
+    """Return the layout that a run's sites share, as it is written; see `read_layout`."""
+    return read_layout(folder, lambda held: dict(held))
+
+
+def read_layout(folder: Path, parsed: Callable[[dict[str, Any]], T]) -> T | None:
+    """Return the layout that a run's sites share; None for a run of an earlier version.
+
+    Parameters
+    ----------
+    folder
+        The run's.
+    parsed
+        What makes a layout of the file's content: a task's `signature_from`.
+
+    Raises
+    ------
+    SettingError
+        If the file is damaged, or holds another layout.
+    """
     file = folder / SIGNATURE
     try:
-        held: dict[str, Any] | None = json.loads(content_of(file)) if file.exists() else None
-    except (OSError, ValueError, RecursionError) as error:
-        raise SettingError(str(file), error, "the file as the run wrote it") from None
-    return held
+        return parsed(json.loads(content_of(file))) if file.exists() else None
+    except SettingError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a stranger's file may raise any error
+        raise SettingError(str(file), said(error), "the file as the run wrote it") from None
 
 
 def _now() -> str:

@@ -188,6 +188,8 @@ def _with_laplace(settings: Settings, takes: bool) -> Iterator[tuple[str, str]]:
     covariance = getattr(settings, "covariance", "none")
     if laplace and not takes:
         yield "inference", f"another value for {method}: laplace is for method=PVI"
+    elif laplace and settings.task == "regression":
+        yield "inference", "another value for task=regression: laplace is for classes"
     elif laplace and settings.bayesian_layers:
         yield "bayesian_layers", "0 for inference=laplace, which takes point weights"
     elif laplace and settings.model in models().keys() - {"linear"}:

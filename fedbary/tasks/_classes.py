@@ -42,13 +42,8 @@ AT_ONCE = 500
 TOO_MUCH, LEAST_GAIN = 0.1, 0.01
 """Part of the NLL at the best temperature, and nats, from which an NLL above it is worth a word."""
 
-BEST_BY: Mapping[str, Callable[..., int]] = {
-    "nll": min,
-    "accuracy": max,
-    "ece": min,
-    "brier": min,
-}
-"""Scores that may choose the best round, each with the better direction."""
+BEST_BY = ("nll", "accuracy", "ece", "brier")
+"""Scores that may choose the best round."""
 
 
 def not_closed(settings: Settings) -> Iterator[Condition]:
@@ -67,7 +62,7 @@ class Classes(Task):
 
     limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _class_scores.known(SCORES)
-    best_by = BEST_BY
+    best_by: tuple[str, ...] = BEST_BY
     curves: tuple[Curve, ...] = (_class_scores.ACCURACY, _class_scores.NLL, _class_scores.ECE)
 
     @property

@@ -33,7 +33,7 @@ from fedbary.errors import SettingError
 from fedbary.parts.parameters import Checked, told
 from fedbary.predictive import Prediction
 from fedbary.runs import schema
-from fedbary.runs.run_folder import read_signature
+from fedbary.runs.run_folder import read_layout
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfImages
@@ -140,8 +140,8 @@ class Classification(Classes):
     def require_same_data(self, folder: Path) -> None:
         """Raise a SettingError unless data and backbone are those of the run in a folder."""
         super().require_same_data(folder)
-        if (held := read_signature(folder)) is not None:
-            _features.require_same(self.pretrained, self.signature_from(held))
+        if (held := read_layout(folder, self.signature_from)) is not None:
+            _features.require_same(self.pretrained, held)
 
     def notes(self) -> tuple[str, ...]:
         """Return lines on the data set's folder and its oddities."""

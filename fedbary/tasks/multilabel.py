@@ -45,7 +45,7 @@ class MultiLabel(Classification):
 
     Parameters = OfImages
     reads = "data/images read_sets .npz"
-    best_by = {**Classification.best_by, "f1": max, "auroc": max}
+    best_by = (*Classification.best_by, "f1", "auroc")
     conditions = (*Classification.conditions, of_labels)
     labels = SETS
     limits: Mapping[str, tuple[float, float]] = SCORES

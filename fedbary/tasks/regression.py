@@ -96,7 +96,7 @@ class Regression(Rows):
     Parameters = OfNumbers
     reads = "data/tables read"
     conditions = (of_numbers,)
-    best_by = {"nll": min, "rmse": min, "crps": min}
+    best_by = ("nll", "rmse", "crps")
     known_metrics = {"train-mse": (0.0, math.inf)}
     curves = (
         ("nll", 1, "Negative log-likelihood (nats)", RED),

@@ -58,7 +58,7 @@ class Segmentation(Classification):
 
     Parameters = OfImages
     reads = "data/images read_masks .npz"
-    best_by = {**Classification.best_by, "iou": max}
+    best_by = (*Classification.best_by, "iou")
     conditions = (not_closed, of_masks)
     labels = MASKS
     limits: Mapping[str, tuple[float, float]] = SCORES

@@ -197,7 +197,9 @@ def _require_told_by_sums(
 ) -> None:
     """Raise an error if the sums do not give the standardisation without one of the sites."""
     why = ""
-    if more := facts.keys() - {"mean", "std", "class_rows"}:
+    if "fill" in facts:
+        why = "missing= mean, median or indicator: all sites' cells give what fills the empty ones"
+    elif more := facts.keys() - {"mean", "std", "class_rows"}:
         why = f"{min(more)}, which every site has told"
     elif sum(t.ndim > 1 for t in model.values()) > 1:
         why = f"standardised inputs before the layer {head_names(model)[0]}"

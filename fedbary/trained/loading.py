@@ -21,7 +21,7 @@ from fedbary.runs.location import METRICS, read_settings
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
-from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_signature, tensors_of
+from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_layout, tensors_of
 from fedbary.settings.config import completed
 from fedbary.tasks import risks, row_names, task_of
 from fedbary.trained.group import of_group
@@ -69,8 +69,8 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
     settings = completed({**older, **made, **here})
     require_trusted(settings, folder, own_code)
     task = task_of(settings)
-    held = read_signature(folder)
-    signature = task.signature() if held is None else task.signature_from(held)
+    held = read_layout(folder, task.signature_from)
+    signature = task.signature() if held is None else held
     posterior = Posterior.from_state_dict(tensors_of(folder, POSTERIOR))
     network = task.make_model(signature)
     _fill(network, posterior, folder)

@@ -362,3 +362,21 @@ def test_a_trace_that_does_not_do_leaves_no_folder(tmp_path):
         assert not (tmp_path / "run").exists()
     trace.write_text("\ufeff" + "\r\n".join(rows))  # as spreadsheets write it
     made(tmp_path / "run", speeds=str(trace), rounds=2)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [5, None, {}, [5], [{}], *({name: wrong} for name, wrong in (
+        ("arrived", "x"), ("arrived", None), ("asked", []), ("round", "1"), ("site", 3), ("end", 0)
+    ))],
+)  # fmt: skip
+def test_a_damaged_journal_is_refused_in_one_line(damaged, whole, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run")
+    written = lines(run)
+    first = written[1]["journal"]
+    is_part = isinstance(damaged, dict) and damaged
+    written[1]["journal"] = [{**first[0], **damaged}, *first[1:]] if is_part else damaged
+    text = "".join(json.dumps(line) + "\n" for line in written)
+    (run / "metrics.jsonl").write_text(text)
+    with pytest.raises(SettingError, match="a journal as the run wrote it|its journal"):
+        journal_of(resolve({**ASYNC, "speeds": str(run / "metrics.jsonl")}))
