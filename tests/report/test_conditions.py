@@ -178,3 +178,16 @@ def test_the_best_of_a_column_is_the_largest_gain_and_the_least_loss(order):
         assert [cell.strip("*") for cell in cells if "**" in cell] == [str(best)]
     for name in ("coverage_90", "uncertainty.entropy", "temperature"):
         assert not any("**" in cell for cell in marked(Metric(name, ""), values, "abcd", range(4)))
+
+
+@pytest.mark.slow
+def test_without_data_at_the_server_the_scores_are_those_on_held_out_examples(tmp_path):
+    """The table of such a run has no scores but those of the clients."""
+    settings = {"task": "tables", "rule": "RKLB", "holdout": 0.3, "evaluate_clients": 1}
+    (held,) = (read_table(swept(tmp_path / "made", [settings])),)
+    own = [name for name in held if name.startswith(("uncertainty.", "rejection.", "ece"))]
+    bare = held.drop(columns=["accuracy", "nll", "auroc", "sensitivity", "brier", *own])
+    write_table(tmp_path, [bare.assign(dataset="none")])
+    text = write_report(tmp_path).with_suffix(".md").read_text()
+    nll = held.set_index("round")["held_out.nll"][1]
+    assert f"{nll:.3f}" in text and "on what clients hold out" in text
