@@ -139,7 +139,7 @@ def far_above(ours: Tensor, theirs: Tensor, found: Rival) -> dict[str, str]:
     """Return ``behind``, with its standard error, if the mean of an NLL (N,) is far above."""
     gap = ours - theirs
     nats, error = float(gap.mean()), float(gap.std(correction=0)) / math.sqrt(len(gap))
-    if not nats >= FAR_NLL * float(theirs.mean()):
+    if not nats >= max(FAR_NLL * float(theirs.mean()), error):
         return {}
     said = f"its NLL of {ours.mean():.3f} nats is {nats:.3f} (standard error {error:.3f}) above "
     said += f"the {theirs.mean():.3f} of {found.told()}; {len(gap)} examples score both"

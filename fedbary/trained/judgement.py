@@ -118,7 +118,7 @@ def _endings(groups: Iterable[str]) -> list[str]:
 
 def _part(prediction: Any, index: Tensor) -> Any:
     held = {f.name: getattr(prediction, f.name) for f in fields(prediction)}
-    told = {name: tensor for name, tensor in held.items() if tensor is not None}
+    told = {name: tensor for name, tensor in held.items() if isinstance(tensor, Tensor)}
     return replace(prediction, **{k: t[index.to(t.device)] for k, t in told.items()})
 
 
