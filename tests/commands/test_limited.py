@@ -75,7 +75,8 @@ def commands(folder, *asked):
         [sys.executable, "-c", COMMANDS],
         cwd=folder, input=json.dumps(asked), capture_output=True, text=True, check=True,
         env={"PYTHONPATH": str(ROOT), "PATH": str(Path(sys.executable).parent), "MPLBACKEND": "agg",
-             "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+             "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+             "PYTHONDONTWRITEBYTECODE": "1"},  # RLIMIT_FSIZE would cut its files short
     )  # fmt: skip
     return [json.loads(line) for line in done.stdout.splitlines()]
 
