@@ -118,8 +118,9 @@ class PVI(SiteMethod):
         gaussian = gaussian_pairs(model.keys())
         if self.covariance == "none":
             if not gaussian:
-                allowed = "a structure, with inference=laplace, for a network of point weights; or "
-                allowed += "make layers Gaussian, as fedbary.variational.variational does"
+                allowed = "diagonal, kronecker, full or shared, with inference=laplace, for a network "
+                allowed += "of point weights; or Gaussian layers, as fedbary.variational.variational"
+                allowed += " makes them"
                 raise SettingError("covariance", "none", allowed)
             return super().start(model)
         if gaussian:

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from fedbary.data.paths import require_regular
 
-_DIGEST = "sha256"
-"""The entry of a file's metadata with its digest."""
+_DIGEST, _MARKS = "sha256", "marks"
+"""Entries of a file's metadata: its digest; or with marks, both of them as JSON."""
 
 
 def private_folder(folder: Path) -> None:
@@ -56,7 +56,7 @@ def write_tensors(
     with _replaced(file) as partial:
         mode = partial.stat().st_mode
         try:
-            save_file(held, partial, {**marks, _DIGEST: _digest(held, marks)})
+            save_file(held, partial, _metadata(_digest(held, marks), marks))
         except SafetensorError as error:
             raise _os_error(error) from error
         partial.chmod(mode)  # safetensors has a mode of its own
@@ -83,10 +83,21 @@ def read_tensors(file: Path, marks: Sequence[str] = ()) -> tuple[dict[str, Tenso
         raise ValueError(str(error)) from None
     if not metadata:
         return tensors, {}
-    said = {name: metadata.get(name, "") for name in marks}
-    if _digest(tensors, said) != metadata.get(_DIGEST):
+    try:
+        found = json.loads(metadata[_MARKS]) if _MARKS in metadata else metadata
+        said = {name: str(found.get(name, "")) for name in marks}
+        is_whole = _digest(tensors, said) == found.get(_DIGEST)
+    except (ValueError, AttributeError, RecursionError):
+        is_whole = False
+    if not is_whole:
         raise ValueError("its content is not what was written")
     return tensors, said
+
+
+def _metadata(digest: str, marks: Mapping[str, str]) -> dict[str, str]:
+    """Return a file's metadata: one entry, as safetensors writes several in any order."""
+    said = {**marks, _DIGEST: digest}
+    return {_MARKS: json.dumps(said, sort_keys=True)} if marks else said
 
 
 def _digest(tensors: Mapping[str, Tensor], marks: Mapping[str, str]) -> str:
