@@ -26,7 +26,7 @@ CELL_BYTES = 48
 TEXT_COPIES = 4
 """Copies of a cell's text while the table is read."""
 
-UNPACKERS: dict[str, Callable[..., IO[bytes]]] = {".gz": gzip.open, ".xz": lzma.open}
+UNPACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 """What opens a packed file, by the end of its name."""
 
 BUFFER_BYTES = 2**17
