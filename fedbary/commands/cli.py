@@ -208,9 +208,9 @@ def main() -> None:
     except Stopped as stopped:
         sys.exit(_say("; ".join(["stopped", *stopped.args]), 130))
     except Exception as error:
-        if (said := last_words(error)) is None:
+        if (words := last_words(error)) is None:
             raise
-        sys.exit(_say(said, 2 if isinstance(error, SettingError) else 1))
+        sys.exit(_say(words, 2 if isinstance(error, SettingError) else 1))
 
 
 def _goes_on_without_terminal(number: int) -> bool:
