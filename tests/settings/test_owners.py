@@ -102,5 +102,5 @@ def test_no_method_owns_a_setting_that_deals_the_data():
         name for part in ("partition", "task", "mode") for p in every[part].values() for name in p
     }
     for part in ("method", "rule", "inference", "attack"):
-        for name, owned in every[part].items():
-            assert not owned.keys() & dealt, (part, name)
+        for name, settings in every[part].items():
+            assert not settings.keys() & dealt, (part, name)
