@@ -96,7 +96,7 @@ def test_a_local_method_is_called_with_its_own_parameters(monkeypatch):
 
 
 def test_no_method_owns_a_setting_that_deals_the_data():
-    """DSVGD's power was `alpha` once, so its runs dealt data at a skew that nobody had asked for."""
+    """DSVGD had an `alpha` of its own once, and its runs dealt data at that skew."""
     every = owners()
     dealt = {
         name for part in ("partition", "task", "mode") for p in every[part].values() for name in p
