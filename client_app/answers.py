@@ -87,6 +87,7 @@ def train(message: Message, context: Context) -> Message:
     job = job_of(message, context)
     node, task, shard = job.node, job.task, job.shard
     request = Request.read(message, node.keeps_in)
+    node.remember_releases()
     if node.site.partition is None:
         require_same_data(node.keeps_in, job.held, request.round)
     model = _model(node.settings, job.signature)

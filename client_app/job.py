@@ -9,10 +9,9 @@ from flwr.app import Context, Message
 from torch import Tensor, nn
 
 from client_app.node import Node, node_of
-from client_app.together import inference
 from fedbary.data.shard import Shard
-from fedbary.data.sites import Site
 from fedbary.data.unchanged import one_state, state_of_run
+from fedbary.inference import local_method
 from fedbary.tasks import Signature, Task, task_of
 from strategies.answering import Request
 from strategies.client import Client
@@ -32,6 +31,8 @@ class Job:
         The server's description of the data, and its facts from asking; at first empty.
     held, shard
         The node's data in their own units, and as the model takes them once there are facts.
+    raw
+        The inputs that it trains on, before a network makes features of them.
     """
 
     node: Node
@@ -40,6 +41,7 @@ class Job:
     facts: dict[str, Tensor]
     held: Shard
     shard: Shard
+    raw: Tensor
 
     def client(self, request: Request, model: nn.Module) -> Client:
         """Return the client that answers a message with a network."""
@@ -50,9 +52,10 @@ class Job:
             y,
             node.training(request, len(y)),
             nll=self.task.loss(self.facts),
-            inference=inference(node.settings),
+            inference=local_method(node.settings.inference, node.settings),
             prior=node.prior(request),
             augment=self.task.augments(node.site),
+            raw=self.raw,
         )
 
 
@@ -72,12 +75,7 @@ def job_of(message: Message, context: Context) -> Job:
         for key, value in config.items()
         if key.startswith(_FACT)
     }
-    held = _held(task, node.site, signature, context.run_id)
+    with one_state() if node.site.partition is None else state_of_run(context.run_id):
+        held, raw = task.shard(node.site, signature), task.raw(node.site, signature)
     prepared = task.prepared(held, facts) if facts else held
-    return Job(node, task, signature, facts, held, prepared)
-
-
-def _held(task: Task, site: Site, signature: Signature, run: int) -> Shard:
-    """Return a site's data; its own are checked for each message, those of a run once."""
-    with one_state() if site.partition is None else state_of_run(run):
-        return task.shard(site, signature)
+    return Job(node, task, signature, facts, held, prepared, raw)

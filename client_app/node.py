@@ -18,6 +18,8 @@ from fedbary.data.sites import Site, site_from
 from fedbary.inference import PosteriorParameters, Prior, Training, lr_in
 from fedbary.methods import Fitted
 from fedbary.parts.parameters import told
+from fedbary.runs.location import CLIENTS
+from fedbary.runs.released import take_released
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
 from strategies.answering import Request
@@ -75,7 +77,13 @@ class Node:
             return user_path(self.site.state_path)
         if self.site.partition is None or self.settings.output == "auto":
             return None
-        return Path(self.settings.output) / "clients" / str(self.site.partition)
+        return Path(self.settings.output) / CLIENTS / str(self.site.partition)
+
+    def remember_releases(self) -> None:
+        """Let a partition know what it has released in the run that this one starts from."""
+        if (folder := self.keeps_in) is not None and not self.site.state_path:
+            earlier = user_path(self.settings.start_from) / CLIENTS / str(self.site.partition)
+            take_released(folder, earlier)
 
     def attacked(self, fitted: Fitted, received: Mapping[str, Tensor]) -> Fitted:
         """Return the fit with the site's reply, or its attack's.

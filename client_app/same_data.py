@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from fedbary.data.digest import content_hash, row_hashes
+from fedbary.data.paths import content_of
 from fedbary.data.shard import Shard
 from fedbary.errors import SettingError
 from fedbary.runs.whole import write_whole
@@ -37,7 +38,7 @@ def require_same_data(keeps_in: Path | None, shard: Shard, server_round: int) ->
         return
     file, now = keeps_in / KEPT, _content(shard)
     try:
-        kept = json.loads(file.read_bytes())["content"] if server_round > 1 else None
+        kept = json.loads(content_of(file))["content"] if server_round > 1 else None
     except (OSError, ValueError, KeyError, TypeError):
         kept = None
     if kept is None:

@@ -8,32 +8,64 @@ name without a meaning is an error.
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from logging import ERROR
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Message
 from flwr.supercore.logger import FLOWER_LOGGER
 
+from fedbary.aggregation.structures import STRUCTURES
 from fedbary.data.sites import WITHHOLDABLE
 from fedbary.errors import RunError, SettingError
+from fedbary.inference import INFERENCE
 from fedbary.settings.config import Settings, completed
 from fedbary.settings.owners import methods
 from server_app.engine.inline import InlineGrid
 
 PAGE = Path(__file__).parent / "howto" / "leaving.md"
 
-RUNS: Mapping[str, Mapping[str, Any]] = {
-    "classification": {
-        "normalise": "channels", "calibrate": "temperature", "holdout": 0.1, "conformal": 0.9,
+TELLING = {"calibrate": "temperature", "holdout": 0.1, "conformal": 0.9}
+"""Settings under which sites that predict one class tell most."""
+
+RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "classification": (
+        {**TELLING, "normalise": "channels"},
+        {
+            **TELLING,
+            "normalise": "channels",
+            "dataset": "features",
+            "features": 4,
+            "model": "linear",
+        },
+        {"projection": "WB", "holdout": 0.1, "compress": "all", "normalise": "none"},
+    ),
+    "multilabel": ({"holdout": 0.1, "normalise": "channels", "train_fraction": 0.1},),
+    "segmentation": ({"holdout": 0.1, "normalise": "channels", "train_fraction": 0.1},),
+    "text": ({**TELLING, "dataset": "texts", "backbone": "texts", "text": "body", "features": 4},),
+    "tables": ({**TELLING, "missing": "median"},),
+    "regression": (
+        {"method": "FedAG", "missing": "median", "holdout": 0.1, "conformal": 0.9},
+        {"rule": "RKLB", "holdout": 0.1, "conformal": 0.9},
+    ),
+}
+"""Each task, with runs in which its sites tell most together."""
+
+INFERENCES: Mapping[str, Mapping[str, Any]] = {
+    **{f"inference={name}": {"inference": name} for name in INFERENCE if name != "laplace"},
+    **{
+        f"method=PVI inference=laplace covariance={structure}": {
+            "method": "PVI", "inference": "laplace", "covariance": structure, "model": "linear",
+        }
+        for structure in STRUCTURES
     },
-    "tables": {"calibrate": "temperature", "holdout": 0.1, "missing": "median"},
-    "regression": {"method": "FedAG", "missing": "median", "holdout": 0.1, "conformal": 0.9},
 }  # fmt: skip
-"""Each task, with the settings under which its sites tell most."""
+"""Each local inference, with what it needs."""
 
 _QUICK = {
     "engine": "inline", "pictures": False, "device": "cpu", "clients": 2, "rounds": 2,
@@ -77,6 +109,9 @@ _MEANINGS = {
     "below": ("values of each column below a number that the server names", "examples", "answers"),
     "moments": ("sum of products of each two features, standardised", "–", "answers"),
     "spread": ("sum of the residuals' spread over the networks", "target's square", "answers"),
+    "f1": ("macro F1 over the labels", "0 to 1", "scores"),
+    "iou": ("mean over the classes of intersection over union", "0 to 1", "scores"),
+    "packing": ("how the reply's arrays are packed, with `compress`", "–", ""),
 }  # fmt: skip
 """Of each name what it is, its unit, and the word that withholds it."""
 
@@ -96,6 +131,11 @@ _ARRAYS = {
     "sums/*": "means over its examples: shares, features by class, products of features",
     "curvature/*": "curvature of the last layer",
     "fairness/*": "its mean loss, in nats: the method needs it",
+    "site/slope": "the gradient of its loss where it expands it, Σ (p − y) x̄ᵀ",
+    "site/precision": "curvature of the loss: a number for each weight, with `full` for each two",
+    "site/inputs": "products of each two of the layer's inputs, Σ x̄ x̄ᵀ",
+    "site/outputs": "the sum of the loss's curvature in the outputs",
+    "site/examples": "its number of examples",
 }
 """Of each form of an array's name what it holds."""
 
@@ -130,14 +170,33 @@ def heard(task: str, **changes: Any) -> dict[str, dict[str, set[str]]]:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "run"
             try:
-                settings = completed(
-                    {**_QUICK, "task": task, "output": str(folder), **changes, **needed}
-                )
-                return _heard(settings, folder)
+                given = {**_QUICK, "task": task, "output": str(folder), **changes, **needed}
+                return _heard(completed(_with_data(given, Path(scratch))), folder)
             except (SettingError, RunError) as error:
                 failed = failed or error
     assert failed is not None
     raise failed
+
+
+def _with_data(given: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
+    """Return settings with the small data that they ask for, written to a folder."""
+    made = {**given, "data_dir": str(scratch)}
+    if given.get("dataset") == "features":
+        made["dataset"] = str(scratch / "features.npz")
+        x = np.random.default_rng(0).normal(size=(300, 12)).astype(np.float32)
+        y = np.arange(300) % 3
+        trained, tested = slice(60, None), slice(60)
+        np.savez(
+            made["dataset"],
+            x_train=x[trained], y_train=y[trained], x_test=x[tested], y_test=y[tested],
+        )  # fmt: skip
+    elif given.get("dataset") == "texts":
+        sys.path.append(str(Path(__file__).parents[1] / "tests"))
+        from own_texts import texts, write_model, write_table
+
+        made["dataset"] = str(write_table(scratch / "texts.csv", texts(240)))
+        made["backbone"] = write_model(scratch / "model")
+    return made
 
 
 def _heard(settings: Settings, folder: Path) -> dict[str, dict[str, set[str]]]:
@@ -155,22 +214,26 @@ def _heard(settings: Settings, folder: Path) -> dict[str, dict[str, set[str]]]:
 
 def task_rows(task: str) -> list[str]:
     """Return the lines of a task's table: every name but those of arrays."""
-    found = heard(task, **RUNS[task])
+    found: dict[str, set[str]] = {}
+    for changes in RUNS[task]:
+        for message, records in heard(task, **changes).items():
+            names = chain(*(held for kind, held in records.items() if kind != "arrays"))
+            found.setdefault(message, set()).update(map(_plain, names))
     rows = []
     for message in sorted(found, key=lambda m: (not m.startswith("query"), m == "evaluate", m)):
-        names = chain(*(held for kind, held in found[message].items() if kind != "arrays"))
-        for name in sorted({_plain(name) for name in names}):
+        for name in sorted(found[message]):
             what, unit, word = _MEANINGS[name.removeprefix("local-")]
             also = ", on the server's test set" if name.startswith("local-") else ""
             withheld = f"`{word}`" if word in WITHHOLDABLE else "choose it" if word else "–"
             what = f"`{name}` | {what}{also} | {unit}"
-            rows.append(f"| {_SAID.get(message, message)} | {what} | {withheld} |")
+            rows.append(f"| {_SAID[message]} | {what} | {withheld} |")
     return rows
 
 
 _SAID = {
     "query": "what it holds",
     "query.ask sums": "answer: sums",
+    "query.ask moments": "answer: moments, with `features=N`",
     "query.ask below": "answer: medians, four times",
     "query.ask noise": "answer: noise, after each round",
     "query.ask conformal": "answer: conformal, after the last round",
@@ -184,20 +247,36 @@ _SAID = {
 def method_row(method: str) -> str:
     """Return the line of a method: the arrays of its training replies, and its metrics."""
     found = heard("tables", method=method, holdout=0.1)
+    scored = found.get("evaluate", {}).get("metrics", set())
+    own_scores = any(name.startswith("personal-") for name in scored)
+    link = f"[{method}](../methods/{methods()[method].__module__.rpartition('.')[2]}.md)"
+    return f"| {link} | {_training(found)} | {'yes' if own_scores else 'no'} |"
+
+
+def inference_row(words: str) -> str:
+    """Return the line of a local inference: arrays and metrics of its training replies."""
+    return f"| `{words}` | {_training(heard('tables', **INFERENCES[words]))} |"
+
+
+def _training(found: Mapping[str, Mapping[str, set[str]]]) -> str:
+    """Return the cells of the arrays and the metrics of training replies.
+
+    A message that the page does not name is an error.
+    """
+    if unknown := found.keys() - _SAID.keys():
+        raise KeyError(unknown)
     held = found["train"]
     forms = sorted({_form(name) for name in held["arrays"]}, key=list(_ARRAYS).index)
     arrays = "; ".join(f"`{form}` {_ARRAYS[form]}" for form in forms)
     own = (m for m in held["metrics"] if not m.startswith("local-") and m != "num-examples")
-    metrics = ", ".join(f"`{name}`" for name in sorted(own) if _MEANINGS[name])
-    scored = found.get("evaluate", {}).get("metrics", set())
-    own_scores = any(name.startswith("personal-") for name in scored)
-    link = f"[{method}](../methods/{methods()[method].__module__.rpartition('.')[2]}.md)"
-    return f"| {link} | {arrays} | {metrics} | {'yes' if own_scores else 'no'} |"
+    return f"{arrays} | {', '.join(f'`{name}`' for name in sorted(own) if _MEANINGS[name])}"
 
 
 def _form(name: str) -> str:
     """Return the form of an array's name: its prefix or its suffix, and a star for the rest."""
     prefix, slash, _ = name.partition("/")
+    if name in _ARRAYS:
+        return name
     if slash:
         return f"{prefix}/*"
     return next((f"*{end}" for end in ("_mean", "_log_var") if name.endswith(end)), "*")
@@ -205,8 +284,7 @@ def _form(name: str) -> str:
 
 def _plain(name: str) -> str:
     """Return a metric's name without whose model it is of, and without the temperature."""
-    for prefix in ("personal-", "share-"):
-        name = name.removeprefix(prefix)
+    name = re.sub(r"^(personal-|projected-[^-]*-)?(share-)?", "", name)
     return "nll-at" if name.startswith("nll-at") else name
 
 
@@ -224,6 +302,8 @@ def filled(text: str, rows: Callable[[str], list[str]]) -> str:
 
 def rows_of(name: str) -> list[str]:
     """Return the rows of the table that a marker names."""
+    if name == "inferences":
+        return [inference_row(words) for words in INFERENCES]
     return task_rows(name) if name in RUNS else [method_row(method) for method in methods()]
 
 

@@ -2,13 +2,20 @@
 
 from typing import Any
 
-from fedbary.texts import printable
+from fedbary import texts
+
+SHOWN = 500
+"""Characters that a message shows of a setting's name, which may be a path, and of its value."""
+
+_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
+"""Words in which PyTorch, pandas and C++ say that memory ran out."""
 
 
 class SettingError(ValueError):
     """A setting, file or argument held a value that is not allowed.
 
-    The message is one line: ``setting: value; expected allowed``.
+    The message is one line: ``setting: value; expected allowed``. Long texts lose their middle,
+    because each may be a stranger's: a value is shown in 500 characters.
 
     Parameters
     ----------
@@ -21,8 +28,8 @@ class SettingError(ValueError):
     """
 
     def __init__(self, setting: str, value: object, allowed: str) -> None:
-        held = one_line(value) if isinstance(value, Exception) else repr(value)
-        super().__init__(printable(f"{setting}: {held}; expected {allowed}"))
+        where, wanted = _printable(setting, SHOWN), _printable(allowed, texts.SCREEN)
+        super().__init__(f"{where}: {_held(value)}; expected {wanted}")
         self.setting = setting
         self.value = value
         self.allowed = allowed
@@ -60,4 +67,31 @@ class Stopped(BaseException):
 
 def one_line(error: Exception) -> str:
     """Return an error's message in one line; its type if it has none."""
-    return printable(" ".join(str(error).split())) or type(error).__name__
+    return texts.one_line(str(error), texts.SCREEN) or type(error).__name__
+
+
+def last_words(error: Exception) -> str | None:
+    """Return the one line with which an error ends a command; None for a fault of the program.
+
+    An error of the memory is no fault: the data, or the model, are too large for this machine.
+    """
+    if isinstance(error, SettingError | RunError | OSError):
+        return one_line(error)
+    if is_of_memory(error):
+        return f"too little memory here: {one_line(error)}; expected data that fit into memory"
+    return None
+
+
+def is_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out, that of a GPU too: libraries have errors of their own."""
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _OF_MEMORY)
+
+
+def _printable(text: str, most: int) -> str:
+    return texts.cut(texts.printable(texts.cut(text, most)), most)
+
+
+def _held(value: object) -> str:
+    if isinstance(value, Exception):
+        return texts.cut(one_line(value), SHOWN)
+    return _printable(repr(texts.cut(value, SHOWN) if isinstance(value, str) else value), SHOWN)

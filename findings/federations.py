@@ -1,14 +1,12 @@
 """Many small federations at once, without Flower: one setting, several seeds.
 
-Their clients train side by side, as on a GPU: the steps of a hundred small networks cost little
-more than those of one. A round is that of a run; `tests/docs/test_findings_truth.py` compares them.
+A round is that of a run; `tests/docs/test_findings_truth.py` compares them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,25 +16,12 @@ from fedbary.data.shard import Shard
 from fedbary.gaussian import Posterior
 from fedbary.inference import Local, Training, local_method
 from fedbary.inference._parameters import PosteriorParameters, lr_in
-from fedbary.inference._side_by_side import TrainedState, fit, hindrance
-from fedbary.inference._stacked import Call
 from fedbary.methods import Fitted, Method, Reply, Server, method_of
 from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction, Predictive
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
 from fedbary.tasks import Task, task_of
-
-
-class _Asked(BaseException):
-    """Ends a client's first run where it calls its local inference."""
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-
-
-def _ask(local: Local) -> dict[str, float]:
-    raise _Asked(Call(**vars(local), start=local.state()))
 
 
 @dataclass(eq=False)
@@ -156,8 +141,7 @@ def rounds_of(federations: Sequence[Federation]) -> Iterator[int]:
     for number in range(1, federations[0].settings.rounds + 1):
         for each in federations:
             each.round = number
-        for each, fits in zip(federations, _fits(federations), strict=True):
-            each.end(fits)
+            each.end([each.fitted(k, each.local(k)) for k in range(len(each.shards))])
         yield number
 
 
@@ -167,43 +151,6 @@ def trained(several: Sequence[Settings], member: int = 0) -> list[Federation]:
     for _ in rounds_of(federations):
         pass
     return federations
-
-
-def _fits(federations: Sequence[Federation]) -> Iterator[list[Fitted]]:
-    name = federations[0].settings.inference
-    calls: list[Call] = []
-    try:
-        for each in federations:
-            for client in range(len(each.shards)):
-                try:
-                    each.fitted(client, replace(each.local(client), inference=_ask))
-                    raise _Alone
-                except _Asked as asked:
-                    calls.append(asked.call)
-        if hindrance(name, calls):
-            raise _Alone
-    except _Alone:
-        for each in federations:
-            yield [each.fitted(k, each.local(k)) for k in range(len(each.shards))]
-        return
-    ready = iter(fit(name, calls))
-    for each in federations:
-        yield [
-            each.fitted(k, replace(each.local(k), inference=_given(next(ready))))
-            for k in range(len(each.shards))
-        ]
-
-
-class _Alone(BaseException):
-    """A method trains by itself, or its inference is for one client at a time."""
-
-
-def _given(found: TrainedState) -> Any:
-    def take(local: Local) -> dict[str, float]:
-        local.load(found[0])
-        return found[1]
-
-    return take
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

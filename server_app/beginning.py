@@ -16,6 +16,7 @@ from fedbary.errors import SettingError
 from fedbary.runs.checkpoints import Checkpoint
 from fedbary.runs.damage import as_written
 from fedbary.runs.data_kept import write_digest
+from fedbary.runs.location import changed_settings
 from fedbary.runs.longer import earlier_rates
 from fedbary.runs.provenance import changed_bits
 from fedbary.runs.run_folder import RunFolder
@@ -50,7 +51,7 @@ def new_folder(
     counts = {member.name: member.label_counts for member in roster.members}
     results = RunFolder(folder, settings, counts)
     if settings.pictures:
-        draw_partition(results, counts)
+        draw_partition(results, counts, agreed.get("class-names", ()))
     if beginning is not None:
         note_start(folder, beginning.run)
         if beginning.prior is not None:
@@ -66,6 +67,8 @@ def reopened_folder(folder: Path, settings: Settings, checkpoint: Checkpoint) ->
     """Return a resumed run's folder; the log names the checkpoint and changes."""
     for change in changed_bits(folder, settings):
         log(WARNING, "%s: the last bits will differ from the uninterrupted run's", change)
+    for name, (old, new) in changed_settings(folder, settings).items():
+        log(WARNING, "%s was %s, and is %s from round %d on", name, old, new, checkpoint.round + 1)
     results = RunFolder.reopened(folder, settings, checkpoint)
     log(INFO, "Goes on after round %d of %s", checkpoint.round, folder)
     for said in earlier_rates(folder, settings):

@@ -14,8 +14,21 @@ from fedbary.figures.set_sizes import set_size_picture
 from fedbary.figures.spared import spared
 from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
-from fedbary.predictive.conformal import QUESTION, SIZES, Thresholds, examples_needed
-from fedbary.predictive.histograms import BINS, HeldOut, believed, bounded, together
+from fedbary.predictive.conformal import (
+    QUESTION,
+    SIZES,
+    Thresholds,
+    examples_needed,
+    least_coverage,
+)
+from fedbary.predictive.histograms import (
+    BINS,
+    FEW_SITES,
+    HeldOut,
+    believed,
+    bounded,
+    together,
+)
 from fedbary.runs.conformal_kept import CONFORMAL, write_conformal
 from fedbary.runs.schema import NOISE_VAR
 from fedbary.scores.coverage import coverage, mean_size
@@ -63,7 +76,7 @@ def calibrate(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[
     kept = edges(settings, signature, found)
     sizes = _sizes(recorder, roster, asker, config, found, sites)
     write_conformal(recorder.results.path, found, sites, kept, tested, sizes)
-    _say(found, len(sites), list(kept), tested)
+    _say(found, sites, list(kept), tested)
 
 
 def _histograms(
@@ -189,7 +202,7 @@ def _tested(
 
 def _say(
     found: Thresholds,
-    sites: int,
+    sites: Mapping[str, HeldOut],
     names: Sequence[str],
     tested: Mapping[str, Mapping[str, float]],
 ) -> None:
@@ -208,5 +221,13 @@ def _say(
             said += f", least {100 * tested[worst]['coverage']:.1f} % of {worst}"
         many = "{set_size:.2f} classes a set" if "set_size" in all_ else "mean width {width:.4g}"
         said += f", {many.format(**all_)}"
-    made = 100 * found.level, found.examples, sites, said
+    made = 100 * found.level, found.examples, len(sites), said
     log(INFO, "Sets of %g %% by %d examples of %d sites%s", *made)
+    if len(sites) > 1 and len(found.counts) == 1:
+        most = 1 if len(sites) < FEW_SITES else 2
+        held = [site.examples for site in sites.values()]
+        parts = [
+            f"{100 * least_coverage(found.level, held, liars):.1f} % if {liars} of {len(held)} lies"
+            for liars in range(1, most + 1)
+        ]
+        log(INFO, "At honest sites the sets hold the truth in at least %s", ", ".join(parts))

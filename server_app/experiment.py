@@ -12,15 +12,17 @@ from flwr.serverapp import Grid
 
 from fedbary.attacks import require_simulation
 from fedbary.data.unchanged import one_state
-from fedbary.errors import RunError, SettingError
+from fedbary.errors import RunError, last_words
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
 from fedbary.parts.parameters import told
 from fedbary.runs.ending import end_with_parent, spare_imports
 from fedbary.runs.forgotten import forgotten_sites
-from fedbary.runs.location import claimed_folder, require_startable
+from fedbary.runs.left_out import left_out_sites
+from fedbary.runs.location import claimed_folder, is_whole, require_startable
 from fedbary.runs.lock import only_writer
-from fedbary.runs.resume import checkpoint_to_resume
+from fedbary.runs.longer import lengthen_locked
+from fedbary.runs.resume import checkpoint_to_resume, way_back
 from fedbary.runs.run_folder import read_signature
 from fedbary.runs.site_keys import read_site_keys
 from fedbary.settings.config import Settings
@@ -52,6 +54,7 @@ from strategies import CompressedGrid
 from strategies.internals import FLOWER_LOGGER as logger
 from strategies.internals import add_exit_handler, is_simulated, log
 from strategies.once import OnceGrid
+from strategies.tally import Stalled
 
 spare_imports()
 
@@ -71,20 +74,20 @@ def main(grid: Grid, context: Context) -> None:
             grid = guarded(grid)
         with claimed_folder(settings, Path.cwd()) as folder:
             run(grid, settings, folder)
-    except (SettingError, RunError) as error:
-        _say(error)
-        if is_simulated(grid):
-            end_simulation()
+    except Exception as error:
+        if said := last_words(error):
+            _say(said)
+            if is_simulated(grid):
+                end_simulation()
         raise
 
 
-def _say(error: Exception) -> None:
+def _say(said: str) -> None:
     """Log a run's error now, and once more below Flower's own lines at exit."""
 
     def say() -> None:
         log(ERROR, "fedbary: %s", said)
 
-    said = str(error)
     say()
     add_exit_handler(say)
 
@@ -133,7 +136,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     beginning = None if checkpoint else beginning_of(settings, task, signature, model)
     before = folder if checkpoint else beginning.run.folder if beginning else None
     keys = read_site_keys(before) if before else {}
-    left_out = left_out_of(settings, forgotten_sites(before) if before else ())
+    forgotten = forgotten_sites(before) if before else ()
+    left_out = left_out_of(settings, forgotten, left_out_sites(folder) if checkpoint else ())
     roster = Roster(grid, settings, signature, keys, simulated, left_out)
     roster.gather()
     clock = clock_of(settings, roster)
@@ -141,6 +145,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         require_enough(settings, roster.members)
         results = new_folder(folder, settings, task, roster, config, beginning)
     else:
+        if is_whole(folder):
+            lengthen_locked(folder, settings)
         results = reopened_folder(folder, settings, checkpoint)
 
     asker = Asker(grid, roster, settings.round_timeout)
@@ -177,6 +183,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         recorder.finish()
     except BaseException as error:
         recorder.give_up(error)
+        if isinstance(error, Stalled):
+            raise RunError(f"{error}: {way_back(folder, settings, error.round)}") from None
         raise
     log(INFO, "Results: %s", folder)
 

@@ -19,14 +19,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_partition(results: RunFolder, label_counts: Mapping[str, Sequence[int]]) -> None:
+def draw_partition(
+    results: RunFolder, label_counts: Mapping[str, Sequence[int]], classes: Sequence[str]
+) -> None:
     """Draw each site's examples of each class; nothing if a site does not tell them."""
     if not all(label_counts.values()):
         return
     dealt = all(name == f"partition {part}" for part, name in enumerate(label_counts))
     with spared("partition.png", lambda line: log(WARNING, "%s", line)):
         counts = np.array(list(label_counts.values()))
-        results.draw(partition_heatmap(counts, [] if dealt else list(label_counts)), "partition")
+        sites = [] if dealt else list(label_counts)
+        numbers = all(name == str(label) for label, name in enumerate(classes))
+        results.draw(partition_heatmap(counts, sites, [] if numbers else classes), "partition")
 
 
 def draw(

@@ -152,7 +152,6 @@ class Recorder:
                 name: float(v.mean()) for name, v in outcome.posterior.log_var.items()
             },
             schema.SKIPPED: skipped,
-            **({schema.UNDONE: self.strategy.undone} if self.strategy.undone is not None else {}),
             **self._replies(server_round),
             **clients,
             **self.task.summary(self._trained or [], self._held_out),
@@ -164,8 +163,9 @@ class Recorder:
                 else {}
             ),
             **({schema.POOL: asdict(outcome.pool)} if outcome.pool else {}),
-            **advised(self.last.line, self.settings),
+            **self.last.line,
         }
+        line = {**advised(line, self.settings, self.results.rounds)}
         self._trained, self._held_out = None, []
         self.results.add_round(line)
         self._tracking.add_round(self.results.rounds[-1])
@@ -204,6 +204,10 @@ class Recorder:
         self._tracking.finish()
         if said := verdict(self.results.result):
             log(WARNING, "%s", said)
+        is_last = self.results.result[schema.ROUND] == self.results.rounds[-1][schema.ROUND]
+        advice = self.task.advice(self.last, self.facts) if is_last else ""
+        if advice and "calibrate=" not in said:
+            log(INFO, "%s", advice)
 
     def _scored(self) -> Scored:
         """Return the scores of the result; a best round's are made again."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,25 +24,19 @@ from strategies import MethodStrategy, strategy_for
 def strategy_of(
     recorder: Recorder, rounds: Rounds, clock: Clock | None, prior: ArrayRecord | None = None
 ) -> MethodStrategy:
-    """Return the strategy that the run's settings choose, with its callbacks.
-
-    A strategy without rounds may skip as many aggregates in a row as there are in `max_skipped`
-    rounds.
-    """
+    """Return the strategy that the run's settings choose, with its callbacks."""
     settings, roster = recorder.settings, recorder.roster
     means = means_of(recorder.known_metrics)
-    kind, max_skipped = strategy_for(settings.method), settings.max_skipped
+    kind = strategy_for(settings.method)
     own = _parameters(settings, recorder.facts)
     if settings.mode == "async":
-        mode = mode_of(settings)
-        own["asynchronous"] = mode
+        own["asynchronous"] = mode_of(settings)
         own["seconds"] = clock.seconds if clock else None
         own["journal"] = journal_of(settings) if replays(settings) else None
-        max_skipped *= math.ceil((mode.concurrency or settings.clients) / mode.buffer)
     return kind(
         **own,
         min_replies=settings.min_replies,
-        max_skipped=max_skipped,
+        max_skipped=settings.max_skipped,
         max_weight_ratio=settings.weight_bound,
         train_limit=roster.trained_on,
         evaluate_limit=roster.held_out,

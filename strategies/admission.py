@@ -18,6 +18,9 @@ LARGEST_NUMBER = 1e300
 MOST_NUMBERS = 1000
 """Most numbers in the metrics of an admitted reply; those in lists count singly."""
 
+STRANGE_ARRAYS = "Unexpected key(s) in state_dict"
+"""What PyTorch says of a message of a method, or with groups, that is loaded as a whole."""
+
 _ROUNDING = 1e-6
 
 
@@ -169,7 +172,10 @@ def _listed(form: _Form) -> str:
 
 def _check_metrics(reply: Message, weighted_by_key: str) -> None:
     if reply.has_error():
-        raise ValueError(f"replied with error {reply.error.code}: {cause(reply.error.reason)}")
+        said = f"replied with error {reply.error.code}: {cause(reply.error.reason)}"
+        if STRANGE_ARRAYS in (reply.error.reason or ""):
+            said = f"its message needs fedbary.strategies.Client; {said}"
+        raise ValueError(said)
     records = list(reply.content.metric_records.values())
     if len(records) != 1:
         raise ValueError(f"{len(records)} MetricRecords, not one")

@@ -132,7 +132,7 @@ class AdmittingStrategy(AskingStrategy):
         """
         server_round += self.completed_rounds
         replies = list(replies)
-        self._gate.hear(replies)
+        self._gate.hear(replies, "aggregate_evaluate")
         weighed = self._gate.evaluated(server_round, replies, self._terms(self.evaluate_limit))
         unusual = metric_refusals(weighed, self.known_metrics)
         admitted = self._gate.admitted(server_round, weighed, unusual, self.weighted_by_key)
@@ -147,8 +147,7 @@ class AdmittingStrategy(AskingStrategy):
     def _terms(
         self,
         limit: Limit | None,
-        barred: Callable[[Message], str | None] = lambda _: None,
         others: Sequence[float] = (),
     ) -> Terms:
         ratio = self.max_weight_ratio
-        return Terms(self.convention, self.weighted_by_key, limit, ratio, barred, others)
+        return Terms(self.convention, self.weighted_by_key, limit, ratio, others)

@@ -12,16 +12,18 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from torch import Tensor
 
 from fedbary.aggregation.prefixes import under
+from fedbary.data.mechanism import Release
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Fitted, Local, Method, method_named, require_kl
 from fedbary.predictive import Predictive
 from fedbary.runs.memory import Memory
+from fedbary.runs.released import ReleasedFiles
 
 from .asking import ASKED_KEY, CLIENTS_KEY, EXAMPLES_KEY
 from .inheriting import PRIOR
 from .method_strategy import KEPT_KEY, METHOD_KEY, RUN_KEY
-from .state_memory import StateMemory
+from .state_memory import StateMemory, StateReleases
 
 Place = Path | RecordDict | None
 """Place of a client's tensors between rounds: a folder of its own, its node's state, or none."""
@@ -124,6 +126,22 @@ class Request:
             return self.method.personal(local, self.received, {})
         memory, admitted, _ = self._memory()
         return self.method.personal(local, self.received, memory.recall(admitted))
+
+    def release(self, release: Release) -> Mapping[str, Tensor]:
+        """Return numbers with noise: those that this client has sent before, if it has.
+
+        Raises
+        ------
+        SettingError
+            If the client has no place to remember them.
+        """
+        if self.keep_in is None:
+            allowed = "with epsilon a folder in which the site remembers what it has released, "
+            allowed += "or for a part of a data set output=FOLDER in the run's settings"
+            raise SettingError("state-path", "none", allowed)
+        place = self.keep_in
+        held = ReleasedFiles(place) if isinstance(place, Path) else StateReleases(place)
+        return held.once(release)
 
     def _memory(self) -> tuple[Memory | StateMemory, int, list[int]]:
         """Return the client's memory of the run, and the rounds that the message names."""

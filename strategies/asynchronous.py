@@ -22,10 +22,7 @@ from .gathering import GatheringStrategy
 from .names import Names
 from .weights import at_most, weight_of
 
-RECENT = 20
-"""Number of earlier admitted replies that a single reply is compared with."""
-
-_RECENT, _WEIGHTS = "async/recent", "async/weight/"
+_DISTANCES, _WEIGHTS = "async/distances/", "async/weight/"
 
 
 class AsynchronousStrategy(GatheringStrategy):
@@ -33,11 +30,13 @@ class AsynchronousStrategy(GatheringStrategy):
 
     A method's strategy that is given `asynchronous` is one: `RKLB(asynchronous=Asynchronous())`.
     Whenever fewer than `concurrency` clients are at work, the seed draws a free one. A client whose
-    reply waits for its aggregate is not free, nor one that has not replied in time to a question of
-    this aggregate. Each aggregate takes `buffer` replies, or fewer if nobody else can be asked.
+    reply waits for its aggregate is not free, nor one that has failed in this aggregate: by an
+    error, by a reply that is refused, or by none in time. Each aggregate takes `buffer` replies
+    that are admitted, or fewer if nobody else can be asked. It is skipped only if all have failed.
 
-    Replies are compared with those of earlier aggregates: their distances from what was sent, and
-    with `max_weight_ratio` their weights with the newest of all clients.
+    A reply's distance from what was sent is compared with the newest distances of all clients, and
+    with `max_weight_ratio` its weight with their newest weights. The first aggregate of a run waits
+    for three replies, so that they can be compared with each other.
 
     Parameters
     ----------
@@ -71,13 +70,14 @@ class AsynchronousStrategy(GatheringStrategy):
     def _begin_anew(self) -> None:
         """Forget an earlier start."""
         super()._begin_anew()
-        self._recent: list[tuple[float, ...]] = []
+        self._distances: dict[str, tuple[float, ...]] = {}
         self._weights: dict[str, float] = {}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state for a resume, with what the next replies are compared with."""
         state = super().state_dict()
-        state[_RECENT] = torch.tensor(self._recent, dtype=torch.float64)
+        for client, distances in self._distances.items():
+            state[_DISTANCES + client] = torch.tensor(distances, dtype=torch.float64)
         for client, weight in self._weights.items():
             state[_WEIGHTS + client] = torch.tensor(weight, dtype=torch.float64)
         return state
@@ -85,19 +85,43 @@ class AsynchronousStrategy(GatheringStrategy):
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Take a state of `state_dict`, or a method's alone."""
         super().load_state_dict(state, completed_rounds)
-        self._recent = [tuple(pair) for pair in state.get(_RECENT, torch.zeros(0, 2)).tolist()]
+        held = under(_DISTANCES, state)
+        self._distances = {client: tuple(each.tolist()) for client, each in held.items()}
         self._weights = {client: float(each) for client, each in under(_WEIGHTS, state).items()}
 
     def _others(self) -> list[float]:
         """Return the newest weights of the clients whose replies are not in this aggregate."""
-        return [weight for name, weight in self._weights.items() if name not in self._arrived]
+        counting = self._sound()
+        return [weight for name, weight in self._weights.items() if name not in counting]
+
+    def _wanted(self) -> int:
+        """Return the number of replies that make an aggregate; in the first they are compared."""
+        return super()._wanted() if self._distances else max(super()._wanted(), LEAST)
+
+    def _compare(self, client: str) -> None:
+        """Note whose replies lie far from what was sent, once that can be said.
+
+        A reply is compared with the newest of all clients, so that none sets the measure alone.
+        Until there are two of these, the replies of the aggregate are compared with each other.
+        """
+        sound, known = self._sound(), list(self._distances.values())
+        if self._withstands(len(sound)):
+            return
+        together = len(known) < LEAST - 1
+        moved = {each: self._moved(each) for each in (sound if together else [client])}
+        if len(known) + len(moved) < LEAST:
+            return
+        for each in moved:
+            others = [*known, *(moved[other] for other in moved if other != each)]
+            if said := self._too_far(each, others):
+                self._faults[each] = said
 
     def _aggregate_admitted(
         self, server_round: int, admitted: list[Message], reference: ArrayRecord
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Refuse replies that lie far from what was sent, beside those of the latest aggregates."""
-        if len(self._recent) >= LEAST - 1 and not self._withstands(len(admitted)):
-            reasons = [self._too_far(reply) for reply in admitted]
+        """Refuse the replies that were found to lie far."""
+        reasons = [self._faults.get(self._name(reply)) for reply in admitted]
+        if any(reasons):
             admitted = self._gate.admitted(server_round, admitted, reasons, self.weighted_by_key)
         return super()._aggregate_admitted(server_round, admitted, reference)
 
@@ -105,30 +129,29 @@ class AsynchronousStrategy(GatheringStrategy):
         self, reference: ArrayRecord, aggregate: ArrayRecord, admitted: Sequence[Message]
     ) -> ArrayRecord:
         """Keep the strategy's state, and the replies' distances and weights."""
-        self._recent = [*self._recent, *map(self._distances, admitted)][-RECENT:]
+        self._distances |= {name: self._moved(name) for name in map(self._name, admitted)}
         self._weights |= {self._name(r): weight_of(r, self.weighted_by_key) for r in admitted}
         return super()._commit(reference, aggregate, admitted)
 
-    def _distances(self, reply: Message) -> tuple[float, ...]:
+    def _moved(self, client: str) -> tuple[float, ...]:
         """Return the distances of a reply's weights and of its other arrays from the sent ones."""
-        like, kinds = self._compared(reply)
-        return tuple(distance(arrays_of(reply), like, keys) for keys in kinds)
+        arrays, like, kinds = self._compared(client)
+        return tuple(distance(arrays, like, keys) for keys in kinds)
 
-    def _too_far(self, reply: Message) -> str | None:
-        like, kinds = self._compared(reply)
-        pairs = zip(kinds, zip(*self._recent, strict=True), strict=True)
-        return too_far(*(farness([arrays_of(reply)], like, *pair)[0] for pair in pairs))
+    def _too_far(self, client: str, others: Sequence[tuple[float, ...]]) -> str | None:
+        arrays, like, kinds = self._compared(client)
+        pairs = zip(kinds, zip(*others, strict=True), strict=True)
+        return too_far(*(farness([arrays], like, *pair)[0] for pair in pairs))
 
-    def _compared(self, reply: Message) -> tuple[ArrayRecord, list[set[str]]]:
-        """Return the arrays to compare a reply with, and the keys of weights and of others."""
+    def _compared(self, client: str) -> tuple[ArrayRecord, ArrayRecord, list[set[str]]]:
+        """Return a reply's arrays, those to compare with, and the keys of weights and of others."""
         assert self._global_arrays is not None
-        errand = self._arrived[self._name(reply)]
-        sent = errand.message.content.array_records[self.arrayrecord_key]
-        expected, model = self._reply_like(self._global_arrays), self._global_arrays.keys()
-        like = ArrayRecord({key: sent.get(key, array) for key, array in expected.items()})
+        sent = self._arrived[client].message.content.array_records[self.arrayrecord_key]
+        like = ArrayRecord({key: sent.get(key, array) for key, array in self._expected.items()})
+        model = self._global_arrays.keys()
         scales = set(self.convention.pairs(model).values())
-        weights = (expected.keys() & model) - scales
-        return like, [weights, expected.keys() - weights]
+        weights = (like.keys() & model) - scales
+        return arrays_of(self._replies[client]), like, [weights, like.keys() - weights]
 
     def _made(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Return the method's aggregate of replies, given what each client was sent."""

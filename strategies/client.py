@@ -67,10 +67,14 @@ class Client:
     seed : int
         Seed of the draws, together with the node's partition, or its id, and the server round.
     keep_in : Path, optional
-        A folder for this client alone, for the tensors that some methods keep between rounds. None:
-        the node's state, which Flower loses when a SuperNode restarts.
+        A folder for this client alone, for the tensors that some methods keep between rounds, and
+        for what was released with noise. None: the node's state, which Flower loses when a
+        SuperNode restarts, and which knows no earlier run.
     augment : Augment
         Random changes of images, see `fedbary.data.batches.batch_source`.
+    raw : Tensor, optional
+        The inputs (n_k, …) as you hold them, if `x` are features of them: with `epsilon` the client
+        counts what it has released of each. None: they are `x`.
     """
 
     model: nn.Module
@@ -85,6 +89,7 @@ class Client:
     seed: int = 0
     keep_in: Path | None = None
     augment: Augment = False
+    raw: Tensor | None = None
 
     def answer(self, message: Message, context: Context) -> Message:
         """Return the reply to a training or an evaluation message, by the method that it names.
@@ -180,6 +185,8 @@ class Client:
             augment=self.augment,
             part=part_asked(config),
             share=share_of(config, examples),
+            raw=self.raw,
+            release=request.release,
         )
 
     def _read(self, message: Message, context: Context) -> Request:

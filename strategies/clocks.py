@@ -13,14 +13,12 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from fedbary.errors import RunError, SettingError
+from fedbary.runs.journal import FAILED, LOST, REPLIED, checked
 
 from .errand import Errand
 from .internals import ErrorCode
 
 POLL_SECONDS = 0.1
-
-REPLIED, FAILED, LOST = "replied", "failed", "lost"
-"""Ends of a question: a reply, an error in its place, or nothing in time."""
 
 
 class ReplyClock(ABC):
@@ -97,9 +95,13 @@ class RealClock(ReplyClock):
         in_turn = sorted(at_work, key=lambda e: (e.asked, e.client))
         while True:
             now = time.monotonic()  # before the look: what came while the server was busy counts
-            for reply in grid.pull_messages([errand.message_id for errand in in_turn]):
+            ids = {errand.message_id for errand in in_turn if errand.is_sent}
+            # Flower hands a reply out once: who asks again gets an error in its place.
+            for reply in grid.pull_messages(sorted(ids - self._heard.keys())):
                 self._heard[reply.metadata.reply_to_message_id] = reply
             for errand in in_turn:
+                if not errand.is_sent:
+                    return errand, self._time(), None
                 if errand.message_id in self._heard:
                     return errand, self._time(), self._heard.pop(errand.message_id)
                 if now - max(self._goes_on, self._began + errand.asked) > timeout:
@@ -119,15 +121,14 @@ class JournalClock(ReplyClock):
     Parameters
     ----------
     journal : iterable of mappings
-        The run's `arrivals`: `site`, `round`, `asked`, `arrived`, `end`.
+        The run's `journal`: `site`, `round`, `asked`, `arrived`, `end`, in the order of the ends.
     """
 
     def __init__(self, journal: Iterable[Mapping[str, Any]]) -> None:
-        try:
-            self._ends = {(row["site"], row["round"], row["asked"]): row for row in journal}
-        except (KeyError, TypeError) as error:
-            allowed = "rows with site, round, asked, arrived and end, as a strategy's journal has"
-            raise SettingError("journal", error, allowed) from None
+        rows = checked(journal)
+        self._ends = {(row["site"], row["round"], row["asked"]): row for row in rows}
+        self._places = {question: place for place, question in enumerate(self._ends)}
+        self._place: int | None = None
 
     def chosen(
         self, server_round: int, now: float, drawn: Collection[str], free: Collection[str]
@@ -145,6 +146,12 @@ class JournalClock(ReplyClock):
     ) -> tuple[Errand, float, Message | None]:
         """Return the question that ended next in that run, with its reply of now."""
         errand = min(at_work, key=lambda e: (e.arrives, e.client))
+        place = self._places[errand.client, errand.round, errand.asked]
+        if self._place not in (None, place):
+            asked = f"the question to {errand.client} of aggregate {errand.round}"
+            what = "the journal was edited, or another version made the run"
+            raise RunError(f"{asked} ends in another order than in the original run: {what}")
+        self._place = place + 1
         end, reply = self._end(errand)["end"], pulled(grid, errand, timeout)
         if end == LOST:
             return errand, errand.arrives, None
@@ -160,10 +167,13 @@ class JournalClock(ReplyClock):
 
 
 def pulled(grid: Grid, errand: Errand, timeout: float) -> Message | None:
-    """Return the reply to a question, which may take real time; None after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+    """Return the reply to a question, which may take real time; None after `timeout` seconds.
+
+    Once there is one, nobody may ask for it again: Flower hands a reply out once.
+    """
+    deadline = time.monotonic() + (timeout if errand.is_sent else 0)
     while True:
-        for reply in grid.pull_messages([errand.message_id]):
+        for reply in grid.pull_messages([errand.message_id] if errand.is_sent else []):
             return reply
         if time.monotonic() > deadline:
             return None

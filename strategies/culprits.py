@@ -22,9 +22,10 @@ def spoilers(
 ) -> list[str | None]:
     """Return each reply's fault in the aggregate; None for replies whose aggregate is sound.
 
-    Replies that are not sound alone are left out first. Then the farthest of the others are left
-    out, as few as bisection finds to be enough. If the aggregate of all is not sound, at least one
-    is left out.
+    Replies that are not sound alone are left out first. A reply is tried alone only where no half,
+    quarter and so on of the replies with it is sound: one culprit of n costs 2 log₂ n attempts.
+    Then the farthest of the others are left out, as few as bisection finds to be enough. If the
+    aggregate of all is not sound, at least one is left out.
 
     Parameters
     ----------
@@ -45,7 +46,13 @@ def spoilers(
             return f"it makes the aggregate unsound: {error}"
         return None
 
-    reasons = [fault([k]) for k in range(len(replies))]
+    def alone(some: Sequence[int]) -> dict[int, str]:
+        if (reason := fault(some)) is None or len(some) < 2:
+            return dict.fromkeys(some, reason) if reason else {}
+        middle = len(some) // 2
+        return alone(some[:middle]) | alone(some[middle:])
+
+    reasons = list(map(alone(range(len(replies))).get, range(len(replies))))
     rest = sorted(
         (k for k, reason in enumerate(reasons) if reason is None),
         key=lambda k: distance(replies[k]),

@@ -23,9 +23,6 @@ FAR = 100.0
 NEAR = 10.0
 """Distance that a number may always move in a round, whatever other clients do."""
 
-STANDS_OUT = 10.0
-"""Multiple of the usual distance from which a reply is suspect if nobody can train after it."""
-
 
 def farness(
     records: Sequence[ArrayRecord],
@@ -64,13 +61,21 @@ def distance(record: ArrayRecord, like: ArrayRecord, keys: Collection[str]) -> f
     return max((_apart(record[key], like[key]) for key in keys), default=0.0)
 
 
+def allowed_for(weights: float, others: float) -> float:
+    """Return one multiple of the usual distance for a reply's weights and its other arrays.
+
+    Log-variances and curvatures differ more than weights do between honest clients of unlike sizes,
+    so their multiple counts 1/`FAR`.
+    """
+    return max(weights, others / FAR)
+
+
 def too_far(weights: float, others: float) -> str | None:
     """Return the reason to refuse a reply with these multiples of the usual distance, or None.
 
-    Means and point weights may lie `FAR` times as far. Other arrays, such as curvatures, differ
-    more between honest clients: `FAR`² times.
+    Means and point weights may lie `FAR` times as far, other arrays `FAR`² times.
     """
-    times = max(weights, others / FAR)
+    times = allowed_for(weights, others)
     if times <= FAR:
         return None
     return f"it lies {times:.2g} times as far from the sent arrays as usual; the limit is {FAR:g}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedbary.aggregation.prefixes import under
@@ -35,7 +36,7 @@ class Errand:
     message : Message
         The message.
     message_id : str
-        Id to pull the reply by; empty before it is sent.
+        Id to pull the reply by; empty before it is sent, and if the SuperLink does not take it.
     arrives : float
         Time of the reply; inf if unknown.
     """
@@ -47,6 +48,11 @@ class Errand:
     message_id: str = ""
     arrives: float = math.inf
 
+    @property
+    def is_sent(self) -> bool:
+        """Whether a reply can come."""
+        return bool(self.message_id)
+
     def to(self, node: int) -> Errand:
         """Return the errand with its question to another node, as after a restart."""
         group_id = question(MessageType.TRAIN, self.round)
@@ -56,6 +62,15 @@ class Errand:
     def pushed(self, message_id: str) -> Errand:
         """Return the errand once it is sent."""
         return replace(self, message_id=message_id)
+
+
+def pushed(grid: Grid, messages: Sequence[Message]) -> list[str]:
+    """Push messages, and return the id of each; empty for one that the SuperLink does not take.
+
+    It takes none to a node that has just left, and none of messages that are too large together.
+    """
+    ids = [message_id or "" for message_id in grid.push_messages(messages)]
+    return ids if len(ids) == len(messages) else [""] * len(messages)
 
 
 def written(errand: Errand) -> dict[str, Tensor]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from logging import WARNING
+from logging import INFO, WARNING
 
 from flwr.app import ArrayRecord, Message, MessageType
 
@@ -61,8 +61,6 @@ class Terms:
         Takes a node's id, and returns the largest weight of its reply.
     max_weight_ratio : float, optional
         The largest ratio of a weight to the round's median.
-    barred : callable
-        Returns the reason to refuse a training reply whatever its content; None for none.
     others : sequence of float
         Weights of earlier replies, which the median counts too.
     """
@@ -71,13 +69,11 @@ class Terms:
     weighted_by_key: str
     limit: Limit | None
     max_weight_ratio: float | None
-    barred: Callable[[Message], str | None]
     others: Sequence[float] = ()
 
     def refusal(self, reply: Message, expected: ArrayRecord) -> str | None:
         """Return the reason to refuse a training reply; `expected` has the form of a sound one."""
-        refusal = train_refusal(reply, expected, self.convention, self.weighted_by_key)
-        return self.barred(reply) or refusal
+        return train_refusal(reply, expected, self.convention, self.weighted_by_key)
 
 
 class ReplyGate:
@@ -111,8 +107,12 @@ class ReplyGate:
         if anew:
             self.unanswered = set()
 
-    def hear(self, replies: Iterable[Message]) -> None:
-        """Note the nodes that were asked and have not replied."""
+    def hear(self, replies: Sequence[Message], step: str) -> None:
+        """Note the nodes that were asked and have not replied; log the line of Flower's FedAvg."""
+        if replies:
+            failed = sum(reply.has_error() for reply in replies)
+            said = "%s: Received %d results and %d failures"
+            log(INFO, said, step, len(replies) - failed, failed)
         asked = {message.metadata.dst_node_id for message in self._asked}
         self.unanswered |= asked - {reply.metadata.src_node_id for reply in replies}
 
@@ -123,16 +123,36 @@ class ReplyGate:
 
         Their content alone sets their order.
         """
+        reasons = self.faults(server_round, replies, expected, terms)
+        return self._weighed(server_round, replies, reasons, terms)
+
+    def faults(
+        self, server_round: int, replies: Sequence[Message], expected: ArrayRecord, terms: Terms
+    ) -> list[str | None]:
+        """Return why training replies are not admitted; None for those that are. Nothing is kept.
+
+        Parameters
+        ----------
+        server_round
+            The round.
+        replies
+            Some of its replies.
+        expected
+            The form of a sound reply.
+        terms
+            Conditions on them.
+        """
         with workers() as pool:
             reasons = list(pool.map(terms.refusal, replies, repeat(expected)))
-        return self._weighed(server_round, MessageType.TRAIN, replies, reasons, terms)
+        return self._answering(server_round, MessageType.TRAIN, replies, reasons, terms)
 
     def evaluated(
         self, server_round: int, replies: Sequence[Message], terms: Terms
     ) -> list[Message]:
         """Return the admitted evaluation replies; see `trained`."""
         reasons = [evaluate_refusal(reply, terms.weighted_by_key) for reply in replies]
-        return self._weighed(server_round, MessageType.EVALUATE, replies, reasons, terms)
+        reasons = self._answering(server_round, MessageType.EVALUATE, replies, reasons, terms)
+        return self._weighed(server_round, replies, reasons, terms)
 
     def admitted(
         self,
@@ -165,10 +185,7 @@ class ReplyGate:
     ) -> list[Refusal]:
         """Log a line for each reply with a reason, and return these as refusals."""
         found = [pair for pair in zip(replies, reasons, strict=True) if pair[1] is not None]
-        asked = {
-            message.metadata.message_id: message.metadata.dst_node_id for message in self._asked
-        }
-        refusals = []
+        asked, refusals = self._node_by_question(), []
         for reply, reason in found[:MOST_AT_ONCE]:
             answered, sender = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
             node = asked.get(answered, sender) if answered else sender
@@ -179,17 +196,37 @@ class ReplyGate:
             log(WARNING, "Round %d, %s: %d more", server_round, what, more)
         return refusals
 
-    def _weighed(
+    def _node_by_question(self) -> dict[str, int]:
+        """Return the asked node of each message."""
+        return {
+            message.metadata.message_id: message.metadata.dst_node_id for message in self._asked
+        }
+
+    def _answering(
         self,
         server_round: int,
         message_type: str,
         replies: Sequence[Message],
         reasons: Sequence[str | None],
         terms: Terms,
+    ) -> list[str | None]:
+        """Add refusals of replies that their node should not have sent now, whatever they hold."""
+        asked = self._node_by_question()
+        reasons = [
+            reason or _stranger(reply, asked)
+            for reply, reason in zip(replies, reasons, strict=True)
+        ]
+        reasons = repeated(question(message_type, server_round), replies, reasons)
+        return weightless(replies, reasons, terms.limit)
+
+    def _weighed(
+        self,
+        server_round: int,
+        replies: Sequence[Message],
+        reasons: Sequence[str | None],
+        terms: Terms,
     ) -> list[Message]:
         key = terms.weighted_by_key
-        reasons = repeated(question(message_type, server_round), replies, reasons)
-        reasons = weightless(replies, reasons, terms.limit)
         admitted = self.admitted(server_round, replies, reasons, key)
         heavy = overweight(admitted, key, terms.limit)
         self.said(server_round, "weight bounded", admitted, heavy)
@@ -217,6 +254,14 @@ def first_sound(replies: Sequence[Message], terms: Terms) -> ArrayRecord:
         if terms.refusal(reply, record) is None:
             return record
     return carrying[0][1] if carrying else ArrayRecord()
+
+
+def _stranger(reply: Message, asked: Mapping[str, int]) -> str | None:
+    """Return the reason to refuse a reply that comes from a node other than the asked one."""
+    sender, answered = reply.metadata.src_node_id, reply.metadata.reply_to_message_id
+    if not answered or asked.get(answered, sender) == sender:
+        return None
+    return f"it comes from node {sender}, which was not asked this"
 
 
 def _content(reply: Message, weighted_by_key: str) -> tuple[float, list[bytes], str]:

@@ -1,4 +1,4 @@
-"""Rounds of admitted replies: their aggregate, and rounds that are skipped or undone."""
+"""Rounds of admitted replies: their aggregate, and rounds that are skipped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from torch import Tensor
@@ -17,12 +17,13 @@ from fedbary.methods import Reply
 
 from .admission import arrays_of, metric_refusals
 from .admitting import AdmittingStrategy
+from .asking import question
 from .culprits import farthest, spoilers
-from .distances import LEAST, farness, too_far
-from .gate import first_sound
-from .internals import log
+from .distances import LEAST, allowed_for, farness, too_far
+from .gate import Terms, first_sound
+from .internals import ErrorCode, log
 from .names import Names
-from .retreat import Before, Retreat, could_not_train, standing_out
+from .privacy import rounds_of_wrapper
 from .soundness import check_arrays
 from .tally import Tally
 from .weights import weight_of
@@ -37,7 +38,7 @@ class GatedStrategy(AdmittingStrategy, ABC):
     Three files find bad replies: `admission` finds unsound ones, `distances` those too far from the
     sent arrays, `culprits` those that spoil the aggregate. Bad replies never stop a run: they are
     left out, logged and kept in `refusals`. The aggregate does not depend on the order of the
-    replies. A round after which nobody can train is undone, see `retreat`.
+    replies.
 
     Parameters
     ----------
@@ -59,8 +60,6 @@ class GatedStrategy(AdmittingStrategy, ABC):
     contributors : list of int
         The nodes whose replies were aggregated in the last round that counted, in that order; empty
         before the first round of this start.
-    undone : int or None
-        The round that the last one has undone.
     """
 
     def __init__(
@@ -73,9 +72,7 @@ class GatedStrategy(AdmittingStrategy, ABC):
         self.max_skipped = max_skipped
         self.num_admitted = 0
         self.contributors: list[int] = []
-        self.undone: int | None = None
         self._tally = Tally(max_skipped)
-        self._retreat = Retreat()
         self._global_arrays: ArrayRecord | None = None
 
     @abstractmethod
@@ -107,7 +104,7 @@ class GatedStrategy(AdmittingStrategy, ABC):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state for a resume after the last whole round, beside the global arrays."""
-        return {**self._tally.state_dict(), **self._retreat.state_dict()}
+        return self._tally.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Take a state that `state_dict` returned after so many rounds.
@@ -117,7 +114,6 @@ class GatedStrategy(AdmittingStrategy, ABC):
         """
         self.completed_rounds = completed_rounds
         self._tally.load_state_dict(state, completed_rounds)
-        self._retreat.load_state_dict(state)
 
     def summary(self) -> None:
         """Log the least number of replies and the bound on weights, then FedAvg's settings."""
@@ -135,8 +131,6 @@ class GatedStrategy(AdmittingStrategy, ABC):
         RunError
             If `max_skipped` rounds in a row were skipped, or every round was.
         """
-        if not self.completed_rounds:
-            self._tally, self._retreat = Tally(self.max_skipped), Retreat()
         result = self._loop(*args, **kwargs)
         self._tally.end()
         return result
@@ -159,20 +153,50 @@ class GatedStrategy(AdmittingStrategy, ABC):
         SettingError
             If the arrays do not fit the strategy.
         """
+        if server_round == 1 and not self.completed_rounds:
+            self._tally = Tally(self.max_skipped)
         self._tally.begin()
         self._global_arrays = arrays
         self._check_global(arrays)
         asked = list(super().configure_train(server_round, arrays, config, grid))
+        if server_round == 1:
+            self._require_enough(len(asked))
         messages = self._prepared(server_round + self.completed_rounds, asked, arrays)
         self._gate.ask(messages, anew=True)
         if self.listener is not None:
             self.listener.asked([message.content for message in messages])
         return messages
 
+    def _require_enough(self, asked: int) -> None:
+        """Refuse more needed replies than Flower asks clients; chosen nodes may come later."""
+        if self.choose_nodes is None and asked < self.min_replies:
+            allowed = f"at most {asked}, the clients that are asked in a round"
+            raise SettingError("min_replies", self.min_replies, allowed)
+
     def _prepared(
         self, server_round: int, messages: list[Message], arrays: ArrayRecord
     ) -> list[Message]:
         """Return the round's messages as they are sent; a subclass may add to them."""
+        return messages
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages that ask nodes to evaluate; end a run that a wrapper drives.
+
+        Flower's wrappers for differential privacy do not call `start`, nor `aggregate_train` if
+        they find no sound reply.
+
+        Raises
+        ------
+        RunError
+            If it is a wrapper's last round, and every round was skipped.
+        """
+        if self._tally.is_open:
+            self._skip(server_round + self.completed_rounds, "no replies were handed on")
+        messages = super().configure_evaluate(server_round, arrays, config, grid)
+        if server_round == rounds_of_wrapper():
+            self._tally.end()
         return messages
 
     def aggregate_train(
@@ -186,45 +210,26 @@ class GatedStrategy(AdmittingStrategy, ABC):
         Returns
         -------
         arrays : ArrayRecord or None
-            The aggregate; None if the round is skipped: Flower then keeps the old arrays. If the
-            round undoes the one before, the arrays before that.
+            The aggregate; None if the round is skipped: Flower then keeps the old arrays.
         metrics : MetricRecord
             Result of `train_metrics_aggr_fn`; ``{"skipped": 1}`` if the round is skipped.
         """
         server_round += self.completed_rounds
         replies = list(replies)
-        self._gate.hear(replies)
-        self.admitted_nodes, self.undone = [], None
-        terms = self._terms(self.train_limit, self._barred, self._others())
+        self._gate.hear(replies, "aggregate_train")
+        self.admitted_nodes = []
+        terms = self._terms(self.train_limit, self._others())
         reference = self._global_arrays
         if reference is None:
             reference = first_sound(replies, terms)
         expected = self._reply_like(reference)
         admitted = self._gate.trained(server_round, replies, expected, terms)
-        trained = {self._name(reply) for reply in admitted}
-        failed = {self._name(reply) for reply in replies if could_not_train(reply)} - trained
-        if self._retreat.is_due(failed, trained):
-            return self._go_back(server_round, replies)
-        self._retreat.before = None
+        if not admitted:
+            failed = (
+                self._could_not_train(reply, server_round, expected, terms) for reply in replies
+            )
+            self._tally.fail(failed)
         return self._aggregate_admitted(server_round, admitted, reference)
-
-    def _go_back(
-        self, server_round: int, replies: Sequence[Message]
-    ) -> tuple[ArrayRecord, MetricRecord]:
-        """Undo the last round that counted; refuse the clients whose replies stood out in it."""
-        before = self._retreat.before
-        assert before is not None
-        self.load_state_dict(before.state, self.completed_rounds)
-        self._retreat.barred |= dict.fromkeys(before.far, before.round)
-        reasons = [self._retreat.refusal(self._name(reply)) for reply in replies]
-        self._gate.refuse(server_round, replies, reasons)
-        names = ", ".join(f"{name} ({times:.2g} times)" for name, times in before.far.items())
-        self._tally.undo(before.round)
-        said = f"no client could train, so round {before.round} is undone; its outliers: {names}"
-        self._skip(server_round, said)
-        self.contributors = [n for n in self.contributors if self._named(n) not in before.far]
-        self.num_admitted, self.undone = 0, before.round
-        return before.arrays, MetricRecord({SKIPPED_KEY: 1})
 
     def _aggregate_admitted(
         self, server_round: int, admitted: list[Message], reference: ArrayRecord
@@ -268,12 +273,10 @@ class GatedStrategy(AdmittingStrategy, ABC):
             reasons = spoilers(everybody, attempt, lambda k: farthest(records[k], expected))
             rest = self._gate.admitted(server_round, admitted, reasons, self.weighted_by_key)
             return self._aggregate_admitted(server_round, rest, reference)
-        most = map(max, weights_far, others_far)
-        if out := standing_out({r.client: far for r, far in zip(replies, most, strict=True)}):
-            self._retreat.before = Before(server_round, reference, self.state_dict(), out)
         arrays = self._commit(reference, arrays, admitted)
         self.contributors = [reply.metadata.src_node_id for reply in admitted]
-        self._tally.count()
+        far = map(allowed_for, weights_far, others_far)
+        self._tally.count(server_round, {r.client: t for r, t in zip(replies, far, strict=True)})
         left_out = metric_refusals(admitted, self.known_metrics)
         self._gate.said(server_round, "metrics left out", admitted, left_out)
         usual = [k for k, why in enumerate(left_out) if why is None]
@@ -292,5 +295,15 @@ class GatedStrategy(AdmittingStrategy, ABC):
         """Return weights of earlier replies, with which those of this round are compared too."""
         return ()
 
-    def _barred(self, reply: Message) -> str | None:
-        return self._retreat.refusal(self._name(reply))
+    def _could_not_train(
+        self, reply: Message, server_round: int, expected: ArrayRecord, terms: Terms
+    ) -> bool:
+        """Return whether a refused reply shows that its client could not train in this round.
+
+        It does if the client raised an error, or if its content is unsound. Errors of Flower and
+        late replies do not.
+        """
+        if reply.has_error():
+            return reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        late = reply.metadata.group_id not in ("", question(MessageType.TRAIN, server_round))
+        return not late and terms.refusal(reply, expected) is not None

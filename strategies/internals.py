@@ -30,6 +30,7 @@ __all__ = [
     "is_simulated",
     "log",
     "number",
+    "unavailable",
     "with_content",
 ]
 
@@ -49,6 +50,17 @@ def is_simulated(grid: Grid) -> bool:
 def number(message: Message, message_id: str) -> None:
     """Give a message the id that its replies name."""
     message.metadata.__dict__["_message_id"] = message_id
+
+
+def unavailable(message_id: str, run_id: int) -> Message:
+    """Return what a SuperLink answers for a message that it does not hold, or holds no more.
+
+    It holds none whose reply it has handed out. The module is imported only where it is needed: it
+    takes a second.
+    """
+    from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_ins_message
+
+    return create_message_error_unavailable_ins_message(message_id, run_id)
 
 
 def with_content(message: Message, content: RecordDict) -> Message:

@@ -34,7 +34,7 @@ METHOD_KEY = "method"
 
 KEPT_KEY = "kept-round"
 """The entry with the last round in which the client's reply was admitted, 0 for none. If known, the
-same as of the checkpoint before the last follows: the server may go back to it."""
+same as before the last round that counted follows: the server may go back there."""
 
 RUN_KEY = "kept-run"
 """The entry that distinguishes a client's tensors of several runs; a resumed run keeps it."""
@@ -104,7 +104,7 @@ class MethodStrategy(Paced, InheritingStrategy):
         self._pending: Mapping[str, Tensor] = {}
         self._kept: dict[str, int] = {}
         self._run = secrets.randbits(62)
-        self._at_checkpoint: dict[str, int] | None = None
+        self._kept_before: dict[str, int] | None = None
         self._round = self._nodes = 0
 
     @classmethod
@@ -127,11 +127,11 @@ class MethodStrategy(Paced, InheritingStrategy):
         self._round = server_round
         model = Names(arrays.keys(), self.convention).read(arrays)
         if self._round == 1:
-            self._state, self._kept = self._first_state(model), {}
+            self._state, self._kept, self._kept_before = self._first_state(model), {}, None
             self._run = secrets.randbits(62)
         require_room(f"clients of {self.method.name}", self.method.held(len(messages)), model)
-        earlier, self._at_checkpoint = self._at_checkpoint, dict(self._kept)
-        kept = [self._kept] if earlier is None else [self._kept, earlier]
+        earlier = [] if self._kept_before is None else [self._kept_before]
+        kept = [self._kept, *earlier]
         messages = self._filled(messages, arrays, kept, self.method.send)
         return messages if self.prior_arrays is None else self._with_prior(messages, arrays)
 
@@ -199,10 +199,15 @@ class MethodStrategy(Paced, InheritingStrategy):
         gaussian = self.convention.pairs(arrays.keys())
         name = self.method.name
         if self.method.deterministic and gaussian:
-            allowed = f"another method for Gaussian arrays ({min(gaussian)}): it has point weights"
+            allowed = (
+                f"another method for a network with Gaussian arrays ({min(gaussian)}), or for "
+            )
+            allowed += f"{name} the network without Gaussian layers"
             raise SettingError("method", name, allowed)
         if self.method.deterministic is False and not gaussian:
-            raise SettingError("method", name, "another method for a model without Gaussian arrays")
+            allowed = f"another method for a network without Gaussian arrays; or for {name} make "
+            allowed += "layers Gaussian, as fedbary.variational.variational does"
+            raise SettingError("method", name, allowed)
         if wrapper := driving_wrapper():
             raise SettingError("method", name, f"AALV or FedAvg within {type(wrapper).__name__}")
 
@@ -217,6 +222,7 @@ class MethodStrategy(Paced, InheritingStrategy):
     ) -> ArrayRecord:
         """Keep the state of a round that counts, and the clients that it admitted."""
         self._state = self._pending
+        self._kept_before = dict(self._kept)
         self._kept |= dict.fromkeys(map(self._name, admitted), self._round)
         return aggregate
 

@@ -53,6 +53,17 @@ def driving_wrapper() -> Wrapper | None:
     return None
 
 
+def rounds_of_wrapper() -> int | None:
+    """Return how many rounds the wrapper on the call stack makes; None if there is none."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if isinstance(frame.f_locals.get("self"), Wrapper) and "num_rounds" in frame.f_locals:
+            rounds: int = frame.f_locals["num_rounds"]
+            return rounds
+        frame = frame.f_back
+    return None
+
+
 PLAIN = {
     "server_momentum": 0,
     "max_precision_ratio": None,

@@ -1,4 +1,4 @@
-"""A client's memory between rounds, in the state that Flower holds for its node."""
+"""What a client keeps, in the state that Flower holds for its node."""
 
 from __future__ import annotations
 
@@ -7,7 +7,33 @@ from collections.abc import Collection, Mapping
 from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor
 
+from fedbary.aggregation.prefixes import under
 from fedbary.errors import SettingError
+from fedbary.runs.released import Releases
+
+
+class StateReleases(Releases):
+    """What a client has released with noise, in a node's state: of one run alone.
+
+    Parameters
+    ----------
+    state : RecordDict
+        The state of the node's context.
+    """
+
+    _prefix = "fedbary.released."
+
+    def __init__(self, state: RecordDict) -> None:
+        self._state = state
+
+    def held(self) -> dict[str, Mapping[str, Tensor]]:
+        """Return all releases."""
+        records = under(self._prefix, self._state.array_records)
+        return {question: record.to_torch_state_dict() for question, record in records.items()}
+
+    def add(self, question: str, release: Mapping[str, Tensor]) -> None:
+        """Keep a release."""
+        self._state[self._prefix + question] = ArrayRecord({**release})
 
 
 class StateMemory:

@@ -66,6 +66,7 @@ class PosteriorStrategy(MethodStrategy):
         self._stillness = Stillness()
         self._narrowing = Narrowing()
         self._wrapper: Wrapper | None = None
+        self._counted_arrays = False
 
     def summary(self) -> None:
         """Log the rule and the convention, then the lines of `GatedStrategy`."""
@@ -87,6 +88,7 @@ class PosteriorStrategy(MethodStrategy):
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Run the rounds; see `GatedStrategy.start`."""
         self._stillness, self._narrowing = Stillness(), Narrowing()
+        self._counted_arrays = False
         return super().start(*args, **kwargs)
 
     def _told(self) -> dict[str, Any]:
@@ -94,7 +96,7 @@ class PosteriorStrategy(MethodStrategy):
         return {}
 
     def _check_global(self, arrays: ArrayRecord) -> None:
-        """Log how many arrays are Gaussian; refuse wrappers whose noise would hide no client."""
+        """Log once how many arrays are Gaussian; refuse wrappers whose noise hides no client."""
         self._wrapper = driving_wrapper()
         if self._wrapper is not None:
             if self.method.personalises:
@@ -107,6 +109,9 @@ class PosteriorStrategy(MethodStrategy):
                 self.method,
                 arrays,
             )
+        if self._counted_arrays:
+            return
+        self._counted_arrays = True
         gaussian = len(self.convention.pairs(arrays.keys()))
         level = INFO if gaussian or self.rule.name == "FedAvg" else WARNING
         said = NO_GAUSSIANS if level == WARNING else GAUSSIANS
@@ -125,7 +130,9 @@ class PosteriorStrategy(MethodStrategy):
         """Return the rule's aggregate of admitted replies."""
         weights = [reply.weight for reply in replies]
         if self._wrapper is not None and not hides_each(self._wrapper, weights):
-            share = f"at most 1/{self._wrapper.num_sampled_clients}, so that the noise hides it"
+            asked, key = self._wrapper.num_sampled_clients, self.weighted_by_key
+            mend = f"let each of {asked} clients send the same {key}, such as 1"
+            share = f"at most 1/{asked}, which the noise hides; {mend}"
             raise SettingError("a reply's share of the mean", max(weights) / sum(weights), share)
         return super()._aggregate(sent, replies)
 
@@ -136,7 +143,7 @@ class PosteriorStrategy(MethodStrategy):
         rule = self.rule
         plain: dict[str, float] = {}
         compared = self._of(len(admitted))
-        if isinstance(rule, RobustRule) and rule.is_plain(compared):
+        if isinstance(rule, RobustRule) and rule.trim_fraction and rule.is_plain(compared):
             plain[rule.name] = rule.trim_fraction
         if self.method.mixing and num_hostile(self.method.trim_fraction, compared) == 0:
             plain["mixing"] = self.method.trim_fraction

@@ -1,4 +1,4 @@
-"""The real apps, of which one site changes what it sends."""
+"""The real apps, of which some sites change what they send."""
 
 from flwr.clientapp import ClientApp
 
@@ -14,8 +14,8 @@ ACTIONS = {
 }
 
 
-def run_with_a_hostile_site(chosen, folder, spoil, partition=0):
-    """Run a federation in which `spoil(action, reply)` changes a partition's replies."""
+def run_with_a_hostile_site(chosen, folder, spoil, *partitions):
+    """Run a federation in which `spoil(action, reply)` changes the replies of some partitions."""
     app = ClientApp()
 
     def spoilt(action):
@@ -23,7 +23,7 @@ def run_with_a_hostile_site(chosen, folder, spoil, partition=0):
 
         def answered(message, context):
             reply = answer(message, context)
-            if context.node_config["partition-id"] != partition:
+            if context.node_config["partition-id"] not in (partitions or (0,)):
                 return reply
             spoil(action, reply)
             return reply

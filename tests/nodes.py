@@ -35,7 +35,12 @@ class Grid(InlineGrid):
         messages = list(messages)
         spoken = [m for m in messages if m.metadata.dst_node_id not in self.mute]
         ids = iter(super().push_messages(spoken))
-        return [next(ids) if m in spoken else "never" for m in messages]
+        return [next(ids) if m in spoken else self._never() for m in messages]
+
+    def _never(self):
+        """The id of a message that stays open."""
+        self._open.add(message_id := f"never {len(self._open)}")
+        return message_id
 
 
 class KeyedGrid(Grid):

@@ -53,8 +53,7 @@ class RobustRule:
 
     def is_plain(self, clients: int) -> bool:
         """Return whether ⌊trim_fraction · clients⌋ is 0, so that the rule gives no protection."""
-        assumed = self.counts_hostile and self.trim_fraction > 0
-        return assumed and self.num_hostile(clients) == 0
+        return self.counts_hostile and self.num_hostile(clients) == 0
 
     def num_hostile(self, clients: int) -> int:
         """Return the largest number of hostile clients, ⌊trim_fraction · clients⌋."""

@@ -11,7 +11,8 @@ statistics of two data sets add up.
     shared     ½ (I − 1 1ᵀ/c) ⊗ Σ x̄ x̄ᵀ, of a softmax alone            the triangle of d
 
 *Shared* is Böhning's upper bound on the Hessian of a softmax, for any W. Its size does not depend
-on the number of classes.
+on the number of classes. The bound makes a step of one model safe. It does not make the steps of
+sites safe that expand at different W.
 
 References: Böhning, Multinomial logistic regression algorithm, 1992; Grosse and Martens, 2016.
 """
@@ -53,7 +54,7 @@ class Structure(ABC):
     """True: it bounds the curvature of a softmax, and is for no other loss."""
 
     undamped: ClassVar[bool] = False
-    """True: sites take whole steps, as it holds all of the loss's curvature, or a bound on it."""
+    """True: sites take whole steps, as it holds all of the loss's curvature."""
 
     grows: ClassVar[bool] = True
     """False: what it says of old outputs depends on the number of all."""
@@ -238,7 +239,6 @@ class Shared(Kronecker):
     """One matrix of second moments for all classes, under Böhning's bound."""
 
     softmax_alone = True
-    undamped = True
     grows = False
 
     def sizes(self) -> dict[str, int]:

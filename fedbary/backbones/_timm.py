@@ -29,6 +29,10 @@ def make(source: DataSource, weights: str) -> tuple[nn.Module, Transform]:
     if not is_hub and not timm.is_model(called.partition(".")[0]):
         close = ", ".join(timm.list_models(f"*{called[:8]}*")[:5]) or "timm.list_models() has them"
         raise SettingError("backbone", name, f"a network of timm: {close}")
+    if not is_hub and "." in called:
+        known = timm.list_pretrained(f"{called.partition('.')[0]}.*")
+        if called not in known:
+            raise SettingError("backbone", name, f"a tag that timm knows: {', '.join(known)}")
 
     def read() -> nn.Module:
         found: nn.Module = timm.create_model(called, pretrained=weights == "auto", num_classes=0)

@@ -38,6 +38,9 @@ POOLINGS = {
 }
 """Keys of a pooling's configuration."""
 
+MOST_LAYERS = 1000
+"""Most layers that a model's configuration may have built."""
+
 MOST_TOKENS = 512
 """Largest number of tokens that are read, unless `max_tokens` sets another."""
 
@@ -59,7 +62,11 @@ def make(
     transformers.logging.disable_progress_bar()
     with _place(source, weights) as (place, is_here):
         try:
-            found = cached_or_fetched(partial(_read, transformers, place), download and not is_here)
+            found = cached_or_fetched(
+                partial(_read, transformers, place, name), download and not is_here
+            )
+        except SettingError:
+            raise
         except Exception as error:  # noqa: BLE001 - a model, a hub and a file fail in many ways
             raise _absent(name, weights, is_here, error) from None
     tokeniser, model, told, sentence = found
@@ -77,8 +84,9 @@ def make(
     return Pooled(model, pooling, is_normalised, filler), Encoder(tokeniser, longest)
 
 
-def _read(transformers: ModuleType, place: str) -> tuple[Any, ...]:
+def _read(transformers: ModuleType, place: str, name: str) -> tuple[Any, ...]:
     """Return tokeniser, model, what was not loaded, and `_sentence`."""
+    _require_few_layers(transformers.PretrainedConfig.get_config_dict(place)[0], name)
     tokeniser = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     model, told = transformers.AutoModel.from_pretrained(
         place,
@@ -88,6 +96,16 @@ def _read(transformers: ModuleType, place: str) -> tuple[Any, ...]:
         output_loading_info=True,
     )
     return tokeniser, model, told, _sentence(transformers, place)
+
+
+def _require_few_layers(config: dict[str, Any], name: str) -> None:
+    """Raise the error of a configuration that would have too many layers built, at any depth."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            _require_few_layers(value, name)
+        elif "layer" in key and isinstance(value, int | float) and value > MOST_LAYERS:
+            allowed = f"a model of at most {MOST_LAYERS} layers; its {CONFIG} has {key}: {value:g}"
+            raise SettingError("backbone", name, allowed)
 
 
 def _longest(tokeniser: Any, config: Any, length: int, tokens: int | str) -> int:

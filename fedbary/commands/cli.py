@@ -21,8 +21,8 @@ from fedbary.commands.grouping import clusters
 from fedbary.commands.service import stay
 from fedbary.commands.use import OwnCode, evaluate, export, predict
 from fedbary.commands.withdraw import forget
-from fedbary.errors import RunError, SettingError, Stopped
-from fedbary.texts import printable
+from fedbary.errors import SettingError, Stopped, last_words
+from fedbary.texts import SCREEN, one_line
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -88,23 +88,35 @@ def simulate(
 @app.command()
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[rounds=NUMBER]")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
     previous: Annotated[
         bool, typer.Option("--previous", help="Continue from the checkpoint before the last.")
     ] = False,
+    after: Annotated[
+        int | None,
+        typer.Option("--round", min=0, help="Continue from the checkpoint after this round."),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SITE", help="Continue without this site; repeatable."),
+    ] = None,
     own_code: OwnCode = False,
 ) -> None:
     """Continue a simulated run that was interrupted.
 
-    RUN is the run's folder. The run continues after its last whole round. NUMBER is its new number
-    of rounds, more than before; a run that has ended continues, too. Example: `fedbary resume
-    runs/RUN rounds=40`.
+    RUN is the run's folder. The run continues after its last whole round. With `rounds=40`, more
+    than before, a run that has ended continues, too. Other settings that may change are max_skipped
+    and the server's defences: clipping, mixing, trim_fraction, max_precision_ratio and
+    max_weight_ratio. Examples: `fedbary resume runs/RUN rounds=40`; `fedbary resume runs/RUN
+    --round 2 clipping=true`.
 
-    The final model is that of a run without the interruption, bit for bit on a CPU.
+    Without changes the final model is that of a run without the interruption, bit for bit on a CPU.
     """
     from fedbary.commands import start
 
-    start.resume(run, "previous" if previous else "last", list(arguments or []), own_code)
+    last = "previous" if previous else "last"
+    checkpoint = last if after is None else after
+    start.resume(run, checkpoint, list(arguments or []), own_code, list(without or []))
 
 
 @app.command()
@@ -193,12 +205,12 @@ def main() -> None:
         sentences = re.split(r"(?<=[.?])\s+", error.format_message())
         said = " ".join(dict.fromkeys(sentences))  # click and typer both say what may be meant
         sys.exit(_say(f"{said} See {help_of} --help", 2))
-    except (SettingError, RunError) as error:
-        sys.exit(_say(str(error), 2 if isinstance(error, SettingError) else 1))
-    except OSError as error:
-        sys.exit(_say(" ".join(str(error).split()), 1))
     except Stopped as stopped:
         sys.exit(_say("; ".join(["stopped", *stopped.args]), 130))
+    except Exception as error:
+        if (words := last_words(error)) is None:
+            raise
+        sys.exit(_say(words, 2 if isinstance(error, SettingError) else 1))
 
 
 def _goes_on_without_terminal(number: int) -> bool:
@@ -234,5 +246,5 @@ def refuse_settings_with_dashes(words: list[str]) -> None:
 
 
 def _say(text: str, code: int) -> int:
-    print(printable(f"fedbary: {text}"), file=sys.stderr)
+    print(f"fedbary: {one_line(text, SCREEN)}", file=sys.stderr)
     return code

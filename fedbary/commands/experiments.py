@@ -145,7 +145,7 @@ def compare(
     tables = [f(table) for f in (compared.settings_table, compared.scores_table)]
     tables.append(compared.pairs_table(table))
     text = "\n\n".join(markup.table(*found) for found in tables if found[1])
-    with writing.written_whole(output) as folder:
+    with writing.written_whole(output, force) as folder:
         writing.write_picture(folder / "courses.png", picture)
         page = f"# Comparison\n\n{text}\n\n![courses](courses.png)\n"
         writing.write_text(folder / "comparison.md", page)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbary.errors import SettingError
-from fedbary.texts import printable
+from fedbary.texts import SCREEN, one_line, shown
 
 if TYPE_CHECKING:
     from fedbary.data.examples import Examples
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def tell(line: str) -> None:
     """Print a line beside the command's output."""
-    print(printable(line), file=sys.stderr)
+    print(one_line(line, SCREEN), file=sys.stderr)
 
 
 def learned(trained: Trained) -> Trained:
@@ -46,7 +46,7 @@ def read(trained: Trained, data: Path, target: str, by: str | None = None) -> Ex
         form = "grey" if examples.x.shape[1] == 1 else "colour"
         said = f"{len(examples.converted)} of {len(examples.names)} images (first: "
         said += f"{examples.converted[0]}) were converted to {form}, as the model needs"
-        print(printable(f"{data}: {said}"), file=sys.stderr)
+        tell(f"{data}: {said}")
     return examples
 
 
@@ -78,7 +78,7 @@ def names_of(trained: Trained, examples: Examples) -> dict[str, Any]:
 def aligned(found: dict[str, list[object]]) -> Iterator[str]:
     """Yield the scores as lines of a table."""
     rows = [list(found), *map(list, zip(*found.values(), strict=True))]
-    cells = [[f"{c:.4g}" if isinstance(c, float) else str(c) for c in row] for row in rows]
+    cells = [[f"{c:.4g}" if isinstance(c, float) else shown(c) for c in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
-        yield printable("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)))
+        yield "  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True))

@@ -15,6 +15,7 @@ from fedbary.launching.programs import Killed
 from fedbary.launching.simulation import PROGRAMS, Simulate
 from fedbary.runs.damage import as_written
 from fedbary.runs.location import (
+    DEFENCES,
     METRICS,
     SETTINGS,
     claimed_folder,
@@ -25,6 +26,9 @@ from fedbary.runs.location import (
 from fedbary.runs.own_code import require_trusted
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.settings.modes import require_real_time, require_virtual_time
+
+CHANGEABLE = ("rounds", "max_skipped", *DEFENCES)
+"""Settings that a run may change when it goes on."""
 
 PATIENCE = 3.5
 """Seconds after which a command announces a run that it has not checked yet."""
@@ -42,25 +46,37 @@ def simulate(words: list[str]) -> None:
             _simulate(settings, folder, started if settings.engine == engine else None)
 
 
-def resume(run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool = False) -> None:
-    """Go on with a simulated run from its `last` or its `previous` checkpoint.
+def resume(
+    run: Path,
+    checkpoint: str | int,
+    words: Sequence[str] = (),
+    own_code: bool = False,
+    without: Sequence[str] = (),
+) -> None:
+    """Go on with a simulated run from its `last` or its `previous` checkpoint, or a round's.
 
-    The only word may be `rounds=`, a larger number of rounds, which a whole run goes on to, too.
+    The words may be `rounds=`, a larger number of rounds, which a whole run goes on to, too;
+    `max_skipped=`; and the server's defences. `without` names sites that take part no more.
     """
     given = parse_overrides([*words])
-    if others := given.keys() - {"rounds"}:
+    if others := given.keys() - {*CHANGEABLE}:
         name = min(others)
-        raise SettingError(name, given[name], "rounds= alone; the run keeps its other settings")
+        allowed = f"one of {', '.join(CHANGEABLE)}; the run keeps its other settings"
+        raise SettingError(name, given[name], allowed)
     with as_written(run):
         if is_deployed(run):
-            going_on = shlex.join([f"output={run}", f"resume={checkpoint}"])
+            going_on = shlex.join([*words, f"output={run}", f"resume={checkpoint}"])
             allowed = (
                 f"a simulated run; this one had real servers: repeat its command with {going_on}"
             )
             raise SettingError("run", str(run), allowed)
         settings = validated({**read_settings(run), "resume": checkpoint, **given})
         require_trusted(settings, run, own_code)
-    if given:
+    if without:
+        from fedbary.runs.left_out import leave_out
+
+        leave_out(run, without)
+    if "rounds" in given:
         from fedbary.methods import require_method
         from fedbary.runs.longer import lengthen
         from fedbary.tasks import task_of
@@ -72,8 +88,14 @@ def resume(run: Path, checkpoint: str, words: Sequence[str] = (), own_code: bool
 
 
 def replay(run: Path, output: Path, own_code: bool = False) -> None:
-    """Make a run without rounds again, in one process and in the order of its journal."""
-    from fedbary.runs.journal import journal_of
+    """Make a run without rounds again, in one process and in the order of its journal.
+
+    Raises
+    ------
+    RunError
+        If the posterior is not the run's, bit for bit.
+    """
+    from fedbary.runs.journal import journal_of, require_repeated
     from fedbary.runs.resume import require_ended
 
     with as_written(run):
@@ -88,6 +110,7 @@ def replay(run: Path, output: Path, own_code: bool = False) -> None:
         journal_of(settings)  # raises an error if it cannot be repeated
     with claimed_folder(settings, Path.cwd()) as folder:
         _simulate(settings, folder)
+    require_repeated(run, folder)
 
 
 def deploy(words: list[str], sites: list[Path]) -> None:

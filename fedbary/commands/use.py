@@ -130,10 +130,19 @@ def predict(
         columns["to a person"] = flags
     if examples.unknown:
         columns = {**names, **_referred(columns, names, examples.unknown)}
-    if examples.x.ndim == 4:  # the table comes last, so that it marks a complete output
-        with spared(str(picture), tell):
-            writing.write_picture(picture, _sheet(examples, columns))
-    writing.write_table(output, columns)
+    with writing.only_writer(output, [picture], force):
+        if examples.x.ndim == 4:  # the table comes last, so that it marks a complete output
+            with spared(str(picture), tell):
+                writing.write_picture(picture, _sheet(examples, columns))
+        writing.write_table(output, columns)
+    if len(sizes := sets.get("set size", ())) and not sizes.any():
+        tell(
+            "set: all are empty, as all classes are less probable than true ones of held-out "
+            "examples were. conformal_score=aps leaves no set empty"
+        )
+    for name, values in said.items():
+        if name.startswith("epistemic") and len(values) and not (values == values).any():
+            tell(f"{name}: left empty, as one network predicts and tells nothing of it")
     print(f"Predictions: {output}, {len(examples.names)} examples")
 
 
@@ -165,11 +174,12 @@ def export(
 
     trained = load(run, own_code)
     writing.require_free([model], force)
-    trained.export(model, samples, level=level, site=site)
+    with writing.only_writer(model, force=force):
+        held = trained.export(model, samples, level=level, site=site)
     for line in lacking(trained, level, site) if site else ():
         tell(line)
-    held = trained.settings.samples if samples is None else samples
-    print(f"Model: {model}, {f'{held} networks' if held else 'the network of the means'}")
+    several = f"{held} networks" if held > 1 else "one network, of the means"
+    print(f"Model: {model}, {several if held else 'in closed form'}")
 
 
 def evaluate(
@@ -221,7 +231,7 @@ def evaluate(
     has_sets = trained.sites or level is not None or site is not None
     covered: dict[str, list[Any]] = {}
     by_site = table_of_sites(run) if trained.sites else {}
-    with writing.written_whole(output) as folder:
+    with writing.written_whole(output, force) as folder:
         with spared("pictures", tell):
             for name, figure in pictures(trained, prediction, examples, by):
                 writing.write_picture(folder / f"{name}.png", figure)
@@ -296,5 +306,5 @@ def _sheet(examples: Examples, columns: dict[str, Any]):  # type: ignore[no-unty
 
     uncertainty = columns["total uncertainty"]
     names = columns.get("class", columns.get("labels", [""] * len(uncertainty)))
-    said = [f"{name}\n{u:.2f} nats".strip() for name, u in zip(names, uncertainty, strict=True)]
+    said = [f"{name}\n{u:#.2g} nats".strip() for name, u in zip(names, uncertainty, strict=True)]
     return contact_sheet(examples.x.cpu().numpy(), said, uncertainty)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
+from decimal import Decimal
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "?"})
 """Texts that stand for a missing value, in capital or small letters."""
@@ -64,7 +65,7 @@ def is_code(name: str) -> bool:
     if not re.fullmatch(DIGITS, name, re.ASCII):
         return False
     digits = name.lstrip("+-")
-    return digits[0] == "0" or int(digits) > 2**53
+    return digits[0] == "0" or len(digits) > 16 or int(digits) > 2**53
 
 
 def disguised(texts: Iterable[str]) -> str:
@@ -91,5 +92,5 @@ def order_of(names: Iterable[str]) -> list[str]:
     """Return names in their order: whole numbers by size, others in alphabetical order."""
     held = sorted(names)
     if all(re.fullmatch(r"[+-]?\d+", name, re.ASCII) for name in held):
-        return sorted(held, key=int)
+        return sorted(held, key=Decimal)  # int refuses more than 4,300 digits
     return held

@@ -54,7 +54,7 @@ class ImageLayout:
         """Return the layout that a ConfigRecord describes."""
         return ImageLayout(
             tuple(int(side) for side in config["input-shape"]),
-            tuple(str(name) for name in config["class-names"]),
+            tuple(composed(str(name)) for name in config["class-names"]),
             str(config.get("backbone", "")),
             int(config.get("width", 0)),
         )

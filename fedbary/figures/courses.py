@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedbary.figures.looks import COLORS
-from fedbary.figures.run_pictures import Curve
+from fedbary.figures.run_pictures import Curve, whole_numbers
 from fedbary.figures.sheet import literal, open_frame, sheet
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ def courses(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure:
     curves : sequence of Curve
         Scores to draw.
     """
-    figure = sheet(3.6 * len(curves), 3.4)
+    arms = list(table["arm"].unique())
+    width = 3.6 * len(curves)
+    columns = max(1, min(len(arms), int(width / (0.8 + 0.075 * max(map(len, arms))))))
+    figure = sheet(width, 3.4 + 0.2 * -(-len(arms) // columns))
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     for axes, (key, scale, label, _) in zip(panels, curves, strict=True):
         for index, (arm, rows) in enumerate(table.groupby("arm", sort=False)):
@@ -34,7 +37,9 @@ def courses(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure:
                     label=literal(arm) if not number else None, alpha=0.8,
                 )  # fmt: skip
         axes.set(xlabel="Round", ylabel=label)
+        whole_numbers(axes.xaxis)
         axes.grid(alpha=0.3)
         open_frame(axes)
-    panels[0].legend(fontsize=7)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
     return figure

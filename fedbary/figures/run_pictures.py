@@ -19,6 +19,7 @@ ANNOTATED_CELLS = 150
 NAMED_SITES = 40
 MOST_ROWS = 500
 LONGEST_LABEL = 24
+LONGEST_LEVEL = 6
 
 Curve = tuple[str, float, str, str]
 """A score whose course is drawn: its name, factor, label and colour."""
@@ -43,7 +44,7 @@ def learning_curves(rounds: Sequence[Mapping[str, Any]], curves: Sequence[Curve]
         x, y = zip(*points, strict=True) if points else ((), ())
         axes.plot(x, y, color=color, marker="o" if len(x) <= 30 else None, markersize=4)
         axes.set(xlabel="Round", ylabel=label)
-        _whole_numbers(axes.xaxis)
+        whole_numbers(axes.xaxis)
         axes.grid(alpha=0.3)
         open_frame(axes)
         if not points:
@@ -52,7 +53,9 @@ def learning_curves(rounds: Sequence[Mapping[str, Any]], curves: Sequence[Curve]
     return figure
 
 
-def partition_heatmap(counts: np.ndarray, sites: Sequence[str] = ()) -> Figure:
+def partition_heatmap(
+    counts: np.ndarray, sites: Sequence[str] = (), classes: Sequence[str] = ()
+) -> Figure:
     """Draw the number of examples of each class at each client.
 
     Parameters
@@ -62,8 +65,10 @@ def partition_heatmap(counts: np.ndarray, sites: Sequence[str] = ()) -> Figure:
         neighbours share a row, which shows their mean.
     sites : sequence of str
         The clients' names; none for clients that have but a number. Up to 40 are drawn.
+    classes : sequence of str
+        The classes' names; none for classes that have but a number. Up to 40 are drawn.
     """
-    clients, classes = counts.shape
+    clients, columns = counts.shape
     numbered = counts.size <= ANNOTATED_CELLS
     named = 0 < len(sites) <= NAMED_SITES
     names = [_shortened(site) for site in sites] if named else []
@@ -71,21 +76,23 @@ def partition_heatmap(counts: np.ndarray, sites: Sequence[str] = ()) -> Figure:
     starts = np.arange(0, clients, together)
     rows = np.add.reduceat(counts, starts) / np.diff(starts, append=clients)[:, None]
     height = 0.32 * clients if numbered or named else max(4.0, 0.07 * len(rows))
-    width = 1.8 + 0.55 * classes + 0.07 * max(map(len, names), default=0)
+    width = 1.8 + 0.55 * columns + 0.07 * max(map(len, names), default=0)
     figure = sheet(max(4.0, width), max(3.0, 1.1 + height))
     axes = figure.subplots()
-    extent = (-0.5, classes - 0.5, together * len(rows) - 0.5, -0.5)
+    extent = (-0.5, columns - 0.5, together * len(rows) - 0.5, -0.5)
     shown, least = np.ma.masked_equal(rows, 0), 1 / together
     image = axes.imshow(shown, cmap="YlGnBu", aspect="auto", vmin=least, extent=extent)
     axes.set_facecolor("lightgrey")
     axes.set(xlabel="Class", ylabel=_clients_label(counts, sites))
-    axes.set_xticks(range(classes))
-    _whole_numbers(axes.yaxis)
+    axes.set_xticks(range(columns))
+    if 0 < len(classes) <= NAMED_SITES:
+        labels = [_shortened(name) for name in classes]
+        upright = 90 if max(map(len, labels)) > LONGEST_LEVEL else 0
+        axes.set_xticks(range(columns), labels, rotation=upright, parse_math=False)
+    whole_numbers(axes.yaxis)
     if named:
         axes.set_yticks(range(clients), names, parse_math=False)
-    of = (
-        "Training examples" if together == 1 else f"Mean over {together} clients' training examples"
-    )
+    of = "Examples" if together == 1 else f"Mean over {together} clients' examples"
     figure.colorbar(image, label=f"{of} (grey: none)", pad=0.02)
     if numbered:
         if not named:
@@ -193,7 +200,8 @@ def _shortened(name: str) -> str:
     return name if len(name) <= LONGEST_LABEL else f"…{name[1 - LONGEST_LABEL :]}"
 
 
-def _whole_numbers(axis: Axis) -> None:
+def whole_numbers(axis: Axis) -> None:
+    """Let an axis have ticks at whole numbers alone."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))

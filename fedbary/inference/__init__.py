@@ -26,6 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedbary.aggregation.structures import Quadratic
 from fedbary.data.batches import Augment
+from fedbary.data.mechanism import Release, drawn
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
 from fedbary.inference._parameters import PosteriorParameters, StepParameters, lr_in
@@ -130,6 +131,11 @@ class Local:
         Part of all clients' examples that lies at the round's clients; 1: unknown.
     share : float
         Its number of examples, in multiples of the mean client's; 1: unknown.
+    raw : Tensor, optional
+        The inputs (n_k, …) as the client holds them, before a network makes features of them.
+        None: they are `x`.
+    release : callable
+        Return the numbers of a `Release`; a client with a memory returns the same ones again.
     """
 
     model: nn.Module
@@ -144,6 +150,8 @@ class Local:
     augment: Augment = False
     part: float = 1.0
     share: float = 1.0
+    raw: Tensor | None = None
+    release: Callable[[Release], Mapping[str, Tensor]] = drawn
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Let the network hold the tensors of its state dict that are among these."""

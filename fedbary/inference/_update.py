@@ -5,14 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch import Tensor
 
 from fedbary.gaussian import variance_power
 from fedbary.inference import Local, Training
 from fedbary.inference._steps import Steps
-from fedbary.inference.shared.vectors import Gaussians, Momentum, Vectors
+from fedbary.inference.shared.vectors import Momentum, Vectors
 from fedbary.variational.noise import drawing
 
 
@@ -44,14 +43,14 @@ class Update(ABC):
     Parameters
     ----------
     q
-        The posterior and its prior: vectors of one client, or a row for each of several.
+        The posterior and its prior.
     training
         Its `kl_weight` is left aside.
     kl_scale
-        kl_weight / n_k, or one for each client (K, 1).
+        kl_weight / n_k.
     """
 
-    def __init__(self, q: Gaussians, training: Training, kl_scale: float | Tensor) -> None:
+    def __init__(self, q: Vectors, training: Training, kl_scale: float) -> None:
         self.q, self.training = q, training
         self.sgd = Momentum(q, training, kl_scale)
         self.half_precision = 0.5 * kl_scale * q.prior_precision
@@ -61,14 +60,14 @@ class Update(ABC):
         """Let log-variances have the gradient of the entropy; the mean NLL's is to be added."""
         self.q.log_vars.grad[...] = self.of_entropy
 
-    def end(self, rate: float | Tensor) -> None:
-        """Take the step, the log-variances' at a rate, which of several clients is (1,)."""
+    def end(self, rate: float) -> None:
+        """Take the step, the log-variances' at a rate."""
         self.q.points.value.sub_(self.sgd.update(), alpha=self.training.lr)
         if self.q.log_vars.value.numel() and self.training.log_var_lr > 0:
             var = variance_power(self.q.log_vars.value, 1)
             self.move(self.q.log_vars.grad.addcmul_(var, self.half_precision), rate)
 
-    def finish(self) -> Any:
+    def finish(self) -> float:
         """Return KL(q ‖ prior) after the last step, in nats."""
         return self.q.kl()
 
@@ -77,5 +76,5 @@ class Update(ABC):
         """Return the rate of the log-variances in a step, counted from 1."""
 
     @abstractmethod
-    def move(self, grad: Tensor, rate: float | Tensor) -> None:
+    def move(self, grad: Tensor, rate: float) -> None:
         """Let the log-variances, whose gradient this is, take their step."""

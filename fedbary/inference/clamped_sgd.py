@@ -18,15 +18,13 @@ Reference: the public code of BA-BFL (Jamoussi et al.).
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from fedbary.inference import Local, Training
 from fedbary.inference._parameters import PosteriorParameters
 from fedbary.inference._update import Update, inferred
-from fedbary.inference.shared.vectors import Gaussians
+from fedbary.inference.shared.vectors import Vectors
 from fedbary.variational.layers import VARIATIONAL
 
 LOG_VAR_RANGE = (-8.0, 8.0)
@@ -57,7 +55,7 @@ def fit(local: Local) -> dict[str, float]:
 class ClampedUpdate(Update):
     """The update whose log-variances are clamped in use and take SGD's steps."""
 
-    def __init__(self, q: Gaussians, training: Training, kl_scale: float | Tensor) -> None:
+    def __init__(self, q: Vectors, training: Training, kl_scale: float) -> None:
         super().__init__(q, training, kl_scale)
         self.raw, self.velocity = q.log_vars.value.clone(), torch.zeros_like(q.log_vars.value)
 
@@ -70,19 +68,16 @@ class ClampedUpdate(Update):
         """Return `log_var_lr`."""
         return self.training.log_var_lr
 
-    def move(self, grad: Tensor, rate: float | Tensor) -> None:
+    def move(self, grad: Tensor, rate: float) -> None:
         """Take SGD's step; its rate is the same in all."""
         grad.mul_(self.raw == self.q.log_vars.value)
         grad.add_(self.raw, alpha=self.training.weight_decay)
         velocity = self.velocity.mul_(self.training.momentum).add_(grad)
         self.raw.sub_(velocity, alpha=self.training.log_var_lr)
 
-    def finish(self) -> Any:
+    def finish(self) -> float:
         """Return the KL of the clamped log-variances, and let q hold them as they are."""
         torch.clamp(self.raw, *LOG_VAR_RANGE, out=self.q.log_vars.value)
         kl = super().finish()
         self.q.log_vars.value.copy_(self.raw)
         return kl
-
-
-UPDATE = ClampedUpdate

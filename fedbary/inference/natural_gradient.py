@@ -36,7 +36,7 @@ from torch import Tensor
 from fedbary.inference import Local, Training
 from fedbary.inference._parameters import NaturalParameters
 from fedbary.inference._update import Update, inferred
-from fedbary.inference.shared.vectors import Gaussians, effective_size, scale_precision
+from fedbary.inference.shared.vectors import Vectors, effective_size, scale_precision
 
 Parameters = NaturalParameters
 
@@ -59,7 +59,7 @@ def fit(local: Local) -> dict[str, float]:
 class NaturalUpdate(Update):
     """The update whose precisions go a part of the way to their optimum, given ess."""
 
-    def __init__(self, q: Gaussians, training: Training, ess: float) -> None:
+    def __init__(self, q: Vectors, training: Training, ess: float) -> None:
         super().__init__(q, training, 1 / ess)
         self.ess = ess
 
@@ -67,6 +67,6 @@ class NaturalUpdate(Update):
         """Return 2 ρ ess."""
         return 2 * self.training.log_var_lr * self.ess
 
-    def move(self, grad: Tensor, rate: float | Tensor) -> None:
+    def move(self, grad: Tensor, rate: float) -> None:
         """Scale the precisions by δ, the rate times the gradient."""
         scale_precision(self.q.log_vars.value, grad.mul_(rate))

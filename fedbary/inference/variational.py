@@ -25,7 +25,7 @@ from torch import Tensor
 from fedbary.inference import Local, Training
 from fedbary.inference._parameters import PosteriorParameters
 from fedbary.inference._update import Update, inferred
-from fedbary.inference.shared.vectors import Gaussians
+from fedbary.inference.shared.vectors import Vectors
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-16
 """Adam's decay rates; its epsilon is tiny because gradients of order 1e-7 are ordinary here."""
@@ -52,7 +52,7 @@ def fit(local: Local) -> dict[str, float]:
 class AdamUpdate(Update):
     """The update whose log-variances take Adam's steps."""
 
-    def __init__(self, q: Gaussians, training: Training, kl_scale: float | Tensor) -> None:
+    def __init__(self, q: Vectors, training: Training, kl_scale: float) -> None:
         super().__init__(q, training, kl_scale)
         self.first = torch.zeros_like(q.log_vars.value)
         self.second = torch.zeros_like(q.log_vars.value)
@@ -61,15 +61,9 @@ class AdamUpdate(Update):
         """Return `log_var_lr` with the correction of the moments' start at 0."""
         return self.training.log_var_lr * math.sqrt(1 - BETA2**step) / (1 - BETA1**step)
 
-    def move(self, grad: Tensor, rate: float | Tensor) -> None:
+    def move(self, grad: Tensor, rate: float) -> None:
         """Take Adam's step."""
         self.first.lerp_(grad, 1 - BETA1)
         self.second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
-        log_var, std = self.q.log_vars.value, self.second.sqrt().add_(EPSILON)
-        if isinstance(rate, Tensor):
-            log_var.addcdiv_(self.first * rate, std, value=-1)
-        else:
-            log_var.addcdiv_(self.first, std, value=-rate)
-
-
-UPDATE = AdamUpdate
+        std = self.second.sqrt().add_(EPSILON)
+        self.q.log_vars.value.addcdiv_(self.first, std, value=-rate)

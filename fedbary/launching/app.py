@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
 
 from fedbary import __version__
+from fedbary.launching.watcher import folder_of_process
 from fedbary.settings.config import DEFAULTS, ROOT
 
 _PACKAGE = Path(__file__).parents[1]
@@ -23,9 +22,7 @@ def app_folder() -> Path:
     """
     if (ROOT / "server_app").is_dir():
         return ROOT
-    made = Path(tempfile.mkdtemp(prefix="fedbary-"))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    folder = made / f"fedbary-{__version__}"
+    folder = folder_of_process() / f"fedbary-{__version__}"
     shutil.copytree(_PACKAGE / "app", folder)
     shutil.copytree(_PACKAGE / "strategies", folder / "strategies")
     others = shutil.ignore_patterns("app", "strategies", DEFAULTS.name, "__pycache__")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -22,8 +21,9 @@ from fedbary.launching.credentials import public_key, write_certificates, write_
 from fedbary.launching.environment import flower_environment
 from fedbary.launching.programs import free_port, stop_tree, tool
 from fedbary.launching.superlink import flwr_run, last_status, to_toml, wait_for_superlink
-from fedbary.launching.watcher import start
-from fedbary.runs.location import KEYS, SETTINGS, SITE_KEYS, is_whole
+from fedbary.launching.watcher import start, temporary_folder
+from fedbary.runs.location import CLIENTS, KEYS, SETTINGS, SITE_KEYS, is_whole
+from fedbary.runs.released import take_released
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import to_run_config
 
@@ -56,28 +56,28 @@ def deploy(settings: Settings, sites: Sequence[Path], log: IO[str] | None = None
     """
     configs = site_configs(sites) if sites else partition_configs(settings)
     if sites:
-        kept = Path(settings.output) / "clients"
-        states = [kept / quote(str(config["name"]), safe="") for config in configs]
+        names = [quote(str(config["name"]), safe="") for config in configs]
+        states = [Path(settings.output) / CLIENTS / name for name in names]
+        for name, state in zip(names, states, strict=True):
+            take_released(state, Path(settings.start_from) / CLIENTS / name)
         configs = [{**c, "state-path": str(s)} for c, s in zip(configs, states, strict=True)]
-    folder = Path(tempfile.mkdtemp(prefix="fedbary-lab-"))
-    names = [site_from(config).name for config in configs]
-    if not take_keys(folder, names, [Path(settings.output), Path(settings.start_from)]):
-        (Path(settings.output) / SITE_KEYS).unlink(missing_ok=True)
-    try:
-        with lab(folder, configs) as servers:
-            try:
-                status = servers.run(settings, log)
-            finally:
-                keep_keys(folder, names, Path(settings.output))
-        if status != "finished:completed" or not is_whole(Path(settings.output)):
-            raise RunError(f"the run ended as {status}")
-    except BaseException as error:
-        kept = _keep_logs(folder, configs, Path(f"{settings.output}-logs"))
-        if isinstance(error, RunError):
-            raise RunError(f"{error}; the servers' logs are kept in {kept}") from None
-        raise
-    finally:
-        shutil.rmtree(folder)
+    names, run = [site_from(config).name for config in configs], Path(settings.output)
+    with temporary_folder() as folder:
+        if not take_keys(folder, names, [run, Path(settings.start_from)]):
+            (run / SITE_KEYS).unlink(missing_ok=True)
+        try:
+            with lab(folder, configs) as servers:
+                try:
+                    status = servers.run(settings, log, names)
+                finally:
+                    keep_keys(folder, names, run)
+            if status != "finished:completed" or not is_whole(run):
+                raise RunError(f"the run ended as {status}")
+        except BaseException as error:
+            kept = _keep_logs(folder, configs, Path(f"{settings.output}-logs"))
+            if isinstance(error, RunError):
+                raise RunError(f"{error}; the servers' logs are kept in {kept}") from None
+            raise
 
 
 def take_keys(folder: Path, names: Sequence[str], runs: Sequence[Path]) -> bool:
@@ -97,15 +97,19 @@ def take_keys(folder: Path, names: Sequence[str], runs: Sequence[Path]) -> bool:
     return len(found) == len(names)
 
 
-def keep_keys(folder: Path, names: Sequence[str], run: Path) -> None:
-    """Copy the sites' keys to a run's folder, if it has begun; their owner alone may read them."""
+def keep_keys(folder: Path, names: Sequence[str], run: Path) -> bool:
+    """Copy the sites' keys to a run's folder if it has begun, and say whether it has.
+
+    Their owner alone may read them.
+    """
     if not (run / SETTINGS).exists():
-        return
+        return False
     (run / KEYS).mkdir(parents=True, exist_ok=True, mode=0o700)
     for number, name in enumerate(names):
         key, kept = folder / f"site{number}.key", run / KEYS / quote(name, safe="")
         shutil.copy(key, kept)
         shutil.copy(public_key(key), public_key(kept))
+    return True
 
 
 def _keep_logs(folder: Path, configs: Sequence[NodeConfig], kept: Path) -> Path:
@@ -171,13 +175,26 @@ class Lab:
     port: int
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def run(self, settings: Settings, log: IO[str] | None = None) -> str:
-        """Run the app with these settings; return the status it ended with."""
+    def run(self, settings: Settings, log: IO[str] | None = None, names: Sequence[str] = ()) -> str:
+        """Run the app with these settings; return the status it ended with.
+
+        The keys of sites of these names are kept in the run's folder once that is there: if this
+        process is killed, the run goes on with them.
+        """
         run_config = self.folder / "run.toml"
         run_config.write_text(to_run_config(settings), encoding="utf-8")
         with open(self.folder / "superlink.log", encoding="utf-8", errors="replace") as lines:
-            busy = too_busy(lines, Path(settings.output))
-            flwr_run(self.environment, LAB, ["--run-config", str(run_config)], log, busy)
+            output = Path(settings.output)
+            busy = too_busy(lines, output)
+            kept = not names
+
+            def is_over() -> bool:
+                nonlocal kept
+                with suppress(OSError):  # the keys are kept once more at the end
+                    kept = kept or keep_keys(self.folder, names, output)
+                return busy()
+
+            flwr_run(self.environment, LAB, ["--run-config", str(run_config)], log, is_over)
             if busy():
                 raise RunError(
                     "Flower gives a program 30 s to start, and here it takes longer. Repeat the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +14,9 @@ from fedbary.launching.app import app_folder
 from fedbary.launching.programs import free_port
 from fedbary.runs.commit import CLONE_VARIABLE
 from fedbary.runs.progress import PROGRESS_VARIABLE
+
+RAY_BYTES = 16 * 2**20
+"""Room that Ray needs for its files before the first round: logs, sockets' folders, records."""
 
 LOOPBACK = ("127.0.0.1", "localhost")
 
@@ -59,19 +63,31 @@ def ray_folder() -> dict[str, str]:
     Raises
     ------
     SettingError
-        If `RAY_TMPDIR` is too long, or `TMPDIR` is and nothing can be written to ``/tmp``.
+        If `RAY_TMPDIR` is too long, or `TMPDIR` is and nothing can be written to ``/tmp``; or if
+        the folder's disk is full.
     """
+    name, folder = _ray_folder()
+    place = Path(folder).absolute()
+    disk = next(path for path in (place, *place.parents) if path.exists())
+    if (free := shutil.disk_usage(disk).free) < RAY_BYTES:
+        held = f"{folder}, a folder with {free / 2**20:,.1f} MiB free"
+        raise SettingError(name, held, f"{RAY_BYTES / 2**20:,.0f} MiB for Ray's files")
+    return {"RAY_TMPDIR": folder}
+
+
+def _ray_folder() -> tuple[str, str]:
+    """Return Ray's folder, and before it the variable by which a user names it."""
     allowed = f"a path of at most {RAY_FOLDER_BYTES} bytes, for Ray's sockets"
     if given := os.environ.get("RAY_TMPDIR"):
         if _is_long(given):
             raise SettingError("RAY_TMPDIR", given, allowed)
-        return {"RAY_TMPDIR": given}
+        return "RAY_TMPDIR", given
     folder = tempfile.gettempdir()
     if not _is_long(folder):
-        return {"RAY_TMPDIR": folder}
+        return "TMPDIR", folder
     if not os.access("/tmp", os.W_OK | os.X_OK):
         raise SettingError("TMPDIR", folder, f"{allowed}; or name such a folder as RAY_TMPDIR")
-    return {"RAY_TMPDIR": "/tmp"}
+    return "RAY_TMPDIR", "/tmp"
 
 
 def progress_in(folder: Path, log: IO[str] | None) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,6 +17,7 @@ from fedbary.launching.environment import flower_environment
 from fedbary.launching.programs import failure
 from fedbary.launching.simulation import PROGRAMS, Simulate
 from fedbary.launching.warm_process import WarmProcess
+from fedbary.launching.watcher import temporary_folder
 from fedbary.parts.registry import data_sets
 from fedbary.runs.location import is_whole, require_startable
 from fedbary.runs.lock import require_free
@@ -133,7 +133,7 @@ def _require_file(setting: str, settings: Settings) -> None:
 
 
 def _run_warm(settings: Settings, log: IO[str], warm: WarmProcess) -> int:
-    with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
-        file = Path(scratch) / "settings.yaml"
+    with temporary_folder() as scratch:
+        file = scratch / "settings.yaml"
         file.write_text(yaml.safe_dump(settings.model_dump()), encoding="utf-8")
         return 0 if warm.run(file, log) else 1

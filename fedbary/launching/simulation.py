@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 
 from fedbary.launching.environment import flower_environment, progress_in, ray_folder
 from fedbary.launching.programs import followed, started, stop_tree
+from fedbary.launching.watcher import temporary_folder
 from fedbary.runs.location import is_left_whole
 from fedbary.settings.config import Settings
 
@@ -29,8 +29,7 @@ def on_ray(log: IO[str] | None = None) -> Iterator[Simulate]:
     It imports PyTorch, starts Ray, and waits for the settings of its one run. The command checks
     them meanwhile. Output to `log` shows no progress bar.
     """
-    with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
-        home = Path(scratch)
+    with temporary_folder() as home:
         environment = {**flower_environment(home), **ray_folder(), **progress_in(home, log)}
         command = [sys.executable, "-m", "server_app.engine.on_ray"]
         how = {"stdin": subprocess.PIPE, "start_new_session": True}
@@ -58,8 +57,8 @@ def inline(log: IO[str] | None = None) -> Iterator[Simulate]:
     It imports PyTorch and reads the settings from a pipe, which holds them at once. Its standard
     input is this process's, for breakpoints.
     """
-    with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
-        environment = {**os.environ, **progress_in(Path(scratch), log)}
+    with temporary_folder() as scratch:
+        environment = {**os.environ, **progress_in(scratch, log)}
         read, write = os.pipe()
         command = [sys.executable, "-m", "server_app.engine.inline", f"/dev/fd/{read}"]
         process = started(command, environment, log, pass_fds=[read])

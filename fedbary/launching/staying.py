@@ -7,7 +7,6 @@ started again at any moment.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from fedbary.errors import RunError, SettingError
 from fedbary.launching.launch import located
 from fedbary.launching.superlink import flwr_run
+from fedbary.launching.watcher import temporary_folder
 from fedbary.runs.location import is_whole
 from fedbary.runs.lock import require_free
 from fedbary.settings.config import Settings, resolve
@@ -62,8 +62,8 @@ def look(superlink: str, place: Path, given: Mapping[str, Any], file: Path) -> P
     are printed, say why.
     """
     settings = next_run(place, given, file)
-    with tempfile.TemporaryDirectory(prefix="fedbary-") as scratch:
-        config = Path(scratch) / "run.toml"
+    with temporary_folder() as scratch:
+        config = scratch / "run.toml"
         config.write_text(to_run_config(settings), encoding="utf-8")
         flwr_run(dict(os.environ), superlink, ["--run-config", str(config)], None)
     folder = Path(settings.output)

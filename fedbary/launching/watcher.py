@@ -3,19 +3,21 @@
 `start` marks each program in its environment, which all its children inherit, Ray's too. The first
 `start` also starts a watcher: `python -m fedbary.launching.watcher FD MARK` reads a pipe whose
 other end this process holds. The pipe ends when this process does; the watcher then kills all
-marked processes. It has no parent and a session of its own, so a signal that kills the command does
-not reach it.
+marked processes, and removes the temporary folders that the pipe named. It has no parent and a
+session of its own, so a signal that kills the command does not reach it.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,11 @@ import psutil
 
 MARK_VARIABLE = "FEDBARY_STARTED_BY"
 """Environment variable of all that a command has started: its mark."""
+
+PREFIX = "fedbary-"
+"""How the names of temporary folders begin."""
+
+_END = b"\0"
 
 KILLING_SECONDS = 10.0
 """Seconds to look for marked processes again: one may start another while it is killed."""
@@ -34,12 +41,31 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program that ends with this process; `environment` is by default this one's."""
     given = os.environ if environment is None else environment
-    return subprocess.Popen(command, env={**given, MARK_VARIABLE: _mark(os.getpid())}, **how)
+    mark, _ = _watched(os.getpid())
+    return subprocess.Popen(command, env={**given, MARK_VARIABLE: mark}, **how)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a new folder, as `folder_of_process` makes it, and remove it at the end."""
+    folder = folder_of_process()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def folder_of_process() -> Path:
+    """Return a new folder that its owner alone may read; it is gone once this process has ended."""
+    _, pipe = _watched(os.getpid())
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    os.write(pipe, os.fsencode(folder) + _END)
+    return folder
 
 
 @cache
-def _mark(pid: int) -> str:
-    """Start the watcher of a process, this one; return its mark."""
+def _watched(pid: int) -> tuple[str, int]:
+    """Start the watcher of a process, this one; return its mark, and the end of its pipe."""
     mark = f"{pid}-{uuid.uuid4().hex}"
     ended, held = os.pipe()
     try:
@@ -54,7 +80,7 @@ def _mark(pid: int) -> str:
     finally:
         os.close(ended)
     os.set_inheritable(held, False)
-    return mark
+    return mark, held
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -88,9 +114,12 @@ def main() -> None:
         os.dup2(nothing, output)
     os.closerange(3, ended)
     os.closerange(ended + 1, os.sysconf("SC_OPEN_MAX"))
-    while os.read(ended, 1):
-        pass
+    named = b""
+    while content := os.read(ended, 4096):
+        named += content
     kill_marked(mark)
+    for folder in named.split(_END)[:-1]:
+        shutil.rmtree(os.fsdecode(folder), ignore_errors=True)
     os._exit(0)
 
 

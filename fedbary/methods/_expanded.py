@@ -14,9 +14,10 @@ slopes of all likelihoods and of the prior sum to 0: M is the mode of all data, 
 structure.
 
 γ is 1 in the first round: no two sites tell of the same data. Full sites hold the curvature, so
-rounds converge as Newton's method does. Shared ones hold a bound on it. Their γ stays 1. The γ of
-others follows from the rounds themselves. With r the way from M to the mode of the undamped sites
-and P their precision,
+rounds converge as Newton's method does, and their γ stays 1. The γ of others follows from the
+rounds themselves. Without it shared sites diverge, too, where labels are skewed: they hold a bound
+on the curvature, but every client expands at a mode of its own. With r the way from M to the mode
+of the undamped sites and P their precision,
 
     γ ← −γ ⟨r', P (r − r')⟩ / ⟨r − r', P (r − r')⟩,      within 0.1 and 1,
 

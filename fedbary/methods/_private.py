@@ -11,15 +11,21 @@ deviation √6 times the multiplier of the mechanism, in its own unit. The numbe
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from fedbary.aggregation.covariance import packed, unpacked
+from fedbary.data.digest import content_hash, row_hashes
+from fedbary.data.mechanism import noised
+from fedbary.inference import Local
 from fedbary.methods._class_sums import FEATURES, PRODUCTS, SHARES, sums_by_class
-from fedbary.methods._mechanism import noised
+from fedbary.methods._kronecker import last_layer
+from fedbary.variational.frozen import frozen_tensors, hash_tensors
 
 SENSITIVITY = math.sqrt(6)
 
@@ -27,9 +33,7 @@ FAR = 6.0
 """The farthest that an honest client's sums may lie, in multiples of the noise's mean distance."""
 
 
-def private_sums(
-    sums: Mapping[str, Tensor], norm: float, multiplier: float, generator: Generator
-) -> dict[str, Tensor]:
+def private_sums(sums: Mapping[str, Tensor], norm: float, multiplier: float) -> dict[str, Tensor]:
     """Return sums over examples whose features have at most a norm, with noise.
 
     Parameters
@@ -40,18 +44,29 @@ def private_sums(
         c.
     multiplier : float
         The noise's standard deviation for a sensitivity of 1.
-    generator : Generator
-        Source of the noise.
     """
     std = SENSITIVITY * multiplier
     size = len(sums[FEATURES]) // len(sums[SHARES])
-    noise = noised(torch.zeros(size, size), norm**2 * std, generator)
-    products = (noise + noise.T) / 2  # half the variance beside the diagonal, as the norm counts
+    # half the variance beside the diagonal, as the norm counts
+    part = packed(torch.full((size, size), math.sqrt(0.5), dtype=torch.float64).fill_diagonal_(1))
     return {
-        SHARES: noised(sums[SHARES], std, generator),
-        FEATURES: noised(sums[FEATURES], norm * std, generator),
-        PRODUCTS: sums[PRODUCTS].double() + packed(products),
+        SHARES: noised(sums[SHARES], std),
+        FEATURES: noised(sums[FEATURES], norm * std),
+        PRODUCTS: noised(sums[PRODUCTS], norm**2 * std * part),
     }
+
+
+def question_of(local: Local, asked: str) -> str:
+    """Return a digest of examples, in any order, of the network before the head, and of words."""
+    found = hashlib.blake2b(asked.encode(), digest_size=16)
+    state = local.state()
+    head = last_layer(state)
+    hash_tensors(found, frozen_tensors(local.model))
+    hash_tensors(found, {name: tensor for name, tensor in state.items() if name not in head})
+    rows, y = row_hashes(local.x), local.y.cpu()
+    order = torch.from_numpy(np.lexsort((y.numpy(), rows.numpy())))
+    found.update(content_hash(rows[order], y[order]).encode())
+    return found.hexdigest()
 
 
 def require_near(means: Mapping[str, Tensor], norm: float, std: float) -> None:

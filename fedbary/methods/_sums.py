@@ -9,6 +9,7 @@ to the rounding of float32.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,7 +33,7 @@ from fedbary.predictive.networks import evaluation
 _AT_ONCE = 512
 """Examples whose features are held at a time."""
 
-_SITES, _WEIGHT, _BACKGROUND = "sites/", "/weight", "background/"
+_SITES, _WEIGHT, _BACKGROUND = "sites/", "weight", "background/"
 
 
 class LastLayer(NamedTuple):
@@ -129,12 +130,12 @@ class SumsMethod(Method):
             features = self._held(_entering(local, weight, x).double())
             for name, added in self.products(features, y, outputs).items():
                 total[name] = total[name] + added if name in total else added
-        sent = self.released(total, len(local.x))
+        sent = self.released(total, local)
         means = {name: (sent[name] / len(local.x)).to(like[name].dtype) for name in like}
         return Fitted(means, {})
 
-    def released(self, sums: Tensors, examples: int) -> Tensors:
-        """Return what a client sends of the sums over so many examples: these themselves."""
+    def released(self, sums: Tensors, local: Local) -> Tensors:
+        """Return what a client sends of the sums over its examples: these themselves."""
         return sums
 
     def reply_like(self, model: Tensors) -> Tensors:
@@ -143,11 +144,11 @@ class SumsMethod(Method):
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Add what all clients have sent last, and find the head."""
-        state = dict(server.state)
+        state, earlier = dict(server.state), _earlier(server.state)
         for reply in replies:
             self.require_possible(reply.tensors, reply.weight if server.counted else None)
             self.require_norm(reply.tensors, server.model)
-            if _has_counted(reply, state):
+            if any(_is_same(reply, *sums) for sums in earlier[reply.client]):
                 server.warn(
                     f"{reply.client} sends what it has sent to the earlier run: it counts once"
                 )
@@ -227,13 +228,18 @@ class SumsMethod(Method):
         return {name: model[weight].new_zeros(size) for name, size in sizes}
 
 
-def _has_counted(reply: Reply, state: Tensors) -> bool:
-    """Whether the sums are, bit for bit, those that the site has sent to an earlier run."""
-    return any(
-        weight == reply.weight and all(held[n].equal(t) for n, t in reply.tensors.items())
-        for site, (weight, held) in sites_of(state).items()
-        if age(site) and whose(site) == reply.client
-    )
+def _earlier(state: Tensors) -> defaultdict[str, list[tuple[float, dict[str, Tensor]]]]:
+    """Return what each site has sent to earlier runs, by its own name."""
+    found = defaultdict[str, list[tuple[float, dict[str, Tensor]]]](list)
+    for site, sums in sites_of(state).items():
+        if age(site):
+            found[whose(site)].append(sums)
+    return found
+
+
+def _is_same(reply: Reply, weight: float, means: Tensors) -> bool:
+    """Whether a reply is, bit for bit, sums over so many examples and no others."""
+    return weight == reply.weight and all(means[n].equal(t) for n, t in reply.tensors.items())
 
 
 def head_names(model: Tensors) -> tuple[str, str]:
@@ -252,22 +258,22 @@ def head_names(model: Tensors) -> tuple[str, str]:
 
 def sites_of(state: Tensors) -> dict[str, tuple[float, dict[str, Tensor]]]:
     """Return the examples of each site in a state, by its name, and the means over them."""
-    found = {}
-    for place in sorted(key.removesuffix(_WEIGHT) for key in state if key.endswith(_WEIGHT)):
-        within = f"{place}/"
-        held = under(within, state)
-        weight = float(held.pop(_WEIGHT[1:]))
-        found[unquote(place.removeprefix(_SITES))] = weight, held
-    return found
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in under(_SITES, state).items():
+        place, _, name = key.partition("/")
+        found.setdefault(place, {})[name] = tensor
+    return {
+        unquote(place): (float(means.pop(_WEIGHT)), means) for place, means in sorted(found.items())
+    }
 
 
 def state_of(sites: Mapping[str, tuple[float, Tensors]]) -> dict[str, Tensor]:
     """Return the state that holds the examples of sites and the means over them."""
     state: dict[str, Tensor] = {}
     for name, (weight, means) in sites.items():
-        site = _SITES + quote(name, safe="")
+        site = f"{_SITES}{quote(name, safe='')}/"
         state[site + _WEIGHT] = torch.tensor(weight, dtype=torch.float64)
-        state |= {f"{site}/{key}": tensor for key, tensor in means.items()}
+        state |= {site + key: tensor for key, tensor in means.items()}
     return state
 
 

@@ -23,7 +23,8 @@ posterior (2). Clients keep nothing.
 Cost: local steps cost what plain variational inference costs. The sites lie at the server, 2
 numbers per weight and client.
 
-Use it where PVI's damping of 1/K is too slow.
+Use it where PVI's damping of 1/K is too slow. Without rounds take PVI: old posteriors of slow
+clients hold this method's mean back.
 
 The defaults are the authors' on CIFAR-10, where kl_weight is 0.1 and prior_std 1.4. On
 Fashion-MNIST they take ρ = 0.2 and γ = kl_weight = 0.001. A γ this small needs a kl_weight this

@@ -3,7 +3,7 @@
 The global density is q. Client k's density t_k is the prior p_0 times the likelihood of its data,
 so q = p_0 Π_k t_k / p_0. A client moves M particles from the global ones by SVGD along
 
-    log q − log t_k + log p_0 + n_k · mean log-likelihood / α,
+    log q − log t_k + log p_0 + n_k · mean log-likelihood / T,
 
 and these are its q_k. The server moves particles by SVGD, too: those of t_k along log t_k + γ (log
 q_k − log q), and the global ones along log q + γ Σ_k (log q_k − log q), over the round's replies.
@@ -105,8 +105,8 @@ class DSVGD(Method):
         Std of the Gaussians around particles that make a density; 0: from their own spread.
     prior_std : float
         Standard deviation of the prior p_0 = N(0, prior_std²).
-    alpha : float
-        α: the data count 1/α times.
+    temperature : float
+        T: the likelihood of the data is raised to the power 1/T.
     damping : float
         γ, the part of the way that a client's density moves. 0, the default: 1 over the replies of
         a round; one client a round then moves all the way.
@@ -121,7 +121,7 @@ class DSVGD(Method):
     particles: Several = 20
     width: NotNegative = 0.55
     prior_std: Positive = 1.0
-    alpha: Positive = 1.0
+    temperature: Positive = 1.0
     damping: ShareOrZero = 0.0
     server_steps: Count = 200
     server_rate: Positive = 0.05
@@ -161,7 +161,7 @@ class DSVGD(Method):
 
         q, t = density(together), density(site)
         carried = (q.precision >= t.precision).to(swarm.x)
-        metrics = swarm.climb(lambda x: carried * (q(x) - t(x)) + prior(x), 1 / self.alpha)
+        metrics = swarm.climb(lambda x: carried * (q(x) - t(x)) + prior(x), 1 / self.temperature)
         return Fitted(swarm.networks(), metrics)
 
     def reply_like(self, model: Tensors) -> Tensors:

@@ -22,13 +22,14 @@ So neither needs held-out labels. The posterior means
 give the logits φᵀ Σ⁻¹ μ_c − ½ μ_cᵀ Σ⁻¹ μ_c + log π_c: a linear layer, which is the model.
 
 It assumes that all classes have the same covariance. If features are not Gaussian, probabilities
-are too sure: `calibrate=temperature` corrects them. There may be fewer examples than features. A
-class without examples gets the mean of all.
+are too sure: `calibrate=temperature` corrects them, and the log says by how much. One head
+predicts, so no epistemic uncertainty is known. There may be fewer examples than features. A class
+without examples gets the mean of all.
 
 Messages: the network down; C + C d + d (d + 1)/2 numbers up, once. A further round adds clients
 that are new; a client's newest sums replace its earlier ones. The server keeps each client's sums.
 With `epsilon` a client adds Gaussian noise to its sums, and the server takes the nearest ones that
-examples could have.
+examples could have. A client with a memory sends the same noisy sums for the same examples.
 
 Cost: a client pays one pass and n d² products; the server some ten times d³.
 
@@ -52,14 +53,15 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedbary.aggregation.covariance import packed, unpacked
+from fedbary.data.digest import row_hashes
+from fedbary.data.mechanism import Release, noise_multiplier
 from fedbary.errors import SettingError
 from fedbary.methods._class_sums import FEATURES, PRODUCTS, SHARES, by_class, sums_by_class
-from fedbary.methods._mechanism import noise_multiplier, secret_generator
 from fedbary.methods._possible import require_counts, require_rank
-from fedbary.methods._private import private_sums, repaired, require_near
+from fedbary.methods._private import private_sums, question_of, repaired, require_near
 from fedbary.methods._sums import LastLayer, SumsMethod
 from fedbary.methods.shared.inherited import Inherited
-from fedbary.methods.shared.method import Tensors
+from fedbary.methods.shared.method import Local, Tensors
 from fedbary.parts.parameters import NotNegative
 from fedbary.predictive.mahalanobis import Background
 
@@ -136,14 +138,23 @@ class LDA(SumsMethod):
             PRODUCTS: packed(features.T @ features),
         }
 
-    def released(self, sums: Tensors, examples: int) -> Tensors:
+    def released(self, sums: Tensors, local: Local) -> Tensors:
         """Return the sums, with noise where `epsilon` asks for it."""
         if not (self.epsilon and self.max_norm):
             return sums
-        if self.delta >= 1 / examples:
+        if self.delta >= 1 / len(local.x):
             raise SettingError("delta", self.delta, "below one over the examples of every site")
         multiplier = noise_multiplier(self.epsilon, self.delta)
-        return private_sums(sums, self.max_norm, multiplier, secret_generator())
+        asked = self.max_norm, self.epsilon, self.delta, {n: len(sums[n]) for n in sorted(sums)}
+        release = Release(
+            question_of(local, repr(asked)),
+            row_hashes(local.x if local.raw is None else local.raw),
+            self.epsilon,
+            self.delta,
+            multiplier,
+            lambda: private_sums(sums, self.max_norm, multiplier),
+        )
+        return local.release(release)
 
     def require_norm(self, means: Tensors, model: Tensors) -> None:
         """Raise a ValueError if features have a larger mean square than allowed, without noise."""

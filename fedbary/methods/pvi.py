@@ -27,10 +27,11 @@ data. On features of a pretrained network take `inference=laplace`.
 `inference=laplace` is PVI of the last layer's point weights. A client finds the mode of its tilted
 posterior by L-BFGS, without a step size. Its site is the likelihood's expansion there. All sites
 move the whole way in the first round. Full ones always do, and converge as Newton's method does.
-Shared ones always do, too, and are slow. Aitken's rule damps the others, with nothing to choose;
-diagonal ones would diverge without it. LDA's head as initialisation did not pay: its probabilities
-are too sure, so an expansion there is poor. The parameter `covariance` is the form of a site's
-precision, for C classes and d features:
+Aitken's rule damps the others, with nothing to choose; diagonal and shared ones would diverge
+without it under label skew. Shared ones are slow: their bound is far above a softmax's curvature.
+LDA's head as initialisation did not pay: its probabilities are too sure, so an expansion there is
+poor. The head at the mode predicts, so no epistemic uncertainty is known. The parameter
+`covariance` is the form of a site's precision, for C classes and d features:
 
     diagonal    2 C d numbers
     kronecker   C d + d²/2 + C²/2
@@ -70,8 +71,8 @@ class PVI(SiteMethod):
     damping : float
         γ, the part of the way that a site moves. 0, the default: 1 over the number of replies of a
         round. Synchronous rounds then converge, and one client a round moves all the way. Laplace
-        sites move all the way in the first round; 0 then means all the way for full and shared
-        ones, and Aitken's rule for the others.
+        sites move all the way in the first round; 0 then means all the way for full ones, and
+        Aitken's rule for the others.
     undamped_start : bool
         True: the first round that counts moves its sites all the way, γ = 1.
     prior_std : float
@@ -117,7 +118,14 @@ class PVI(SiteMethod):
         gaussian = gaussian_pairs(model.keys())
         if self.covariance == "none":
             if not gaussian:
-                raise SettingError("covariance", "none", "a structure for a model of point weights")
+                allowed = (
+                    "diagonal, kronecker, full or shared, with inference=laplace, for a network "
+                )
+                allowed += (
+                    "of point weights; or Gaussian layers, as fedbary.variational.variational"
+                )
+                allowed += " makes them"
+                raise SettingError("covariance", "none", allowed)
             return super().start(model)
         if gaussian:
             allowed = f"none for Gaussian weights ({min(gaussian)})"

@@ -18,7 +18,7 @@ y_2)/(√2 s)). A softmax of 1.702 y_c/(√2 s) equals this within .01. These ar
 linear layer that is the model.
 
 It assumes that least squares separate the classes. `calibrate=temperature` corrects its
-probabilities.
+probabilities. One head predicts, so no epistemic uncertainty is known.
 
 Messages: those of LDA, C + C d + d (d + 1)/2 numbers up, once. The server keeps them.
 

@@ -48,6 +48,7 @@ class Predictor:
             torch.cat([part.probs for part in parts]),
             torch.cat([part.aleatoric for part in parts]),
             None if by is None else torch.cat([by.distance(logits.mean(0)) for logits in answers]),
+            max(map(len, answers), default=0),
         )
 
 

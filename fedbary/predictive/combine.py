@@ -31,11 +31,14 @@ class Prediction:
     distance : Tensor or None
         Relative Mahalanobis distance of the features to the nearest class, (N,); None if the method
         has no Gaussians of features. See `fedbary.predictive.mahalanobis`.
+    networks : int
+        Number of networks that predict together; 0: not told.
     """
 
     probs: Tensor
     aleatoric: Tensor
     distance: Tensor | None = None
+    networks: int = 0
 
     @property
     def entropy(self) -> Tensor:
@@ -44,8 +47,16 @@ class Prediction:
 
     @property
     def epistemic(self) -> Tensor:
-        """Mutual information of label and weights, (N,), in nats; more data would reduce it."""
+        """Mutual information of label and weights, (N,), in nats; more data would reduce it.
+
+        It is 0 if one network predicts, which says nothing: see `known_epistemic`.
+        """
         return (self.entropy - self.aleatoric).clamp_min(0)
+
+    @property
+    def known_epistemic(self) -> Tensor:
+        """The epistemic part, (N,), in nats; NaN if one network predicts, as none is known then."""
+        return torch.full_like(self.aleatoric, torch.nan) if self.networks == 1 else self.epistemic
 
     def one_by_one(self) -> Prediction:
         """Return the prediction of every pixel or label by itself: probabilities (M, classes)."""

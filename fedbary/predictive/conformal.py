@@ -25,6 +25,7 @@ and Ramdas, Distribution-Free Uncertainty Quantification for Classification unde
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -94,6 +95,26 @@ def examples_needed(level: float) -> int:
     """Return the least number of held-out examples that give a threshold: level / (1 − level)."""
     exact = Fraction(str(level))
     return math.ceil(exact / (1 - exact))
+
+
+def least_coverage(level: float, counted: Iterable[int], hostile: int) -> float:
+    """Return the coverage of honest sites' examples that so many hostile sites leave at least.
+
+    It is level − (1 − level) m/(n + 1) under one threshold, if the hostile sites count for m
+    examples and the others for n. The sites that count most are taken for hostile.
+
+    Parameters
+    ----------
+    level
+        Above 0 and below 1.
+    counted
+        Number of held-out examples for which each site counts.
+    hostile
+        Number of hostile sites.
+    """
+    ordered = sorted(counted, reverse=True)
+    lies, honest = sum(ordered[:hostile]), sum(ordered[hostile:])
+    return max(0.0, level - (1 - level) * lies / (honest + 1))
 
 
 def threshold(counts: Tensor, level: float) -> int:

@@ -7,7 +7,8 @@ narrow near 0 and near 1. The first and the last bin hold scores beyond `LIMIT`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median_low
 from typing import Any, NamedTuple
 
@@ -26,8 +27,8 @@ BINS = 2 * LIMIT * PER_UNIT + 2
 MOST = 10**12
 """Largest count of a cell that is believed."""
 
-FEW = 100
-"""Number of examples up to which a site counts in full, however few the others hold."""
+FEW_SITES = 5
+"""Least number of sites of which two may be hostile; of fewer one may be."""
 
 
 def bins_of(score: Tensor, rest: Tensor) -> Tensor:
@@ -98,23 +99,35 @@ def together(sites: Iterable[HeldOut]) -> HeldOut:
 
 
 def bounded(sites: Mapping[str, HeldOut], ratio: float | None) -> dict[str, HeldOut]:
-    """Return histograms by site, of which none decides alone.
+    """Return histograms by site, of which no two decide alone.
 
-    A site counts for at most as many examples as all the others together, or `FEW`. A ratio
-    replaces this bound: a site counts for at most the ratio times the median, the lower one of two.
-    A lone site counts in full.
+    Site k with n_k examples counts for min(n_k, c). The bound c is the largest at which the two
+    sites that count most count for no more than all others together, or the median if that is
+    larger. Among fewer than `FEW_SITES` sites it is the one site that counts most. A ratio replaces
+    this bound: c is the ratio times the median. The median of an even number is the lower one. A
+    lone site counts in full.
     """
-    held = {name: site.examples for name, site in sites.items()}
-    usual = median_low(held.values()) if held else 0
-
-    def most(name: str) -> int:
-        others = sum(held.values()) - held[name]
-        return max(others, FEW) if ratio is None else math.floor(ratio * usual)
-
+    held = [site.examples for site in sites.values()]
+    if len(held) < 2:
+        return {**sites}
+    usual = median_low(held)
+    most = max(usual, _outweighed(held)) if ratio is None else math.floor(ratio * usual)
     return {
-        name: site if len(sites) == 1 or held[name] <= most(name) else _lighter(site, most(name))
-        for name, site in sites.items()
+        name: _lighter(site, most) if site.examples > most else site for name, site in sites.items()
     }
+
+
+def _outweighed(held: Sequence[int]) -> int:
+    """Return the largest bound at which the largest numbers sum to no more than the others do."""
+    few = 1 if len(held) < FEW_SITES else 2
+    ordered = sorted(held, reverse=True)
+
+    def excess(most: int) -> int:
+        counted = [min(number, most) for number in ordered]
+        return sum(counted[:few]) - sum(counted[few:])
+
+    # The excess is 0 at 0 and convex, so it is above 0 from one bound on.
+    return bisect_right(range(ordered[0] + 1), 0, key=excess) - 1
 
 
 def _lighter(site: HeldOut, most: int) -> HeldOut:

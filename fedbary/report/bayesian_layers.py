@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pandas as pd
+
 from fedbary.figures.comparison import lines_by_group
 from fedbary.report.cells import FAIRNESS, Metric
 from fedbary.report.document import Document
-from fedbary.report.results import Results, grouped, written
+from fedbary.report.results import TOLD_APART, Results, grouped
 
 
 def add_layers(
@@ -20,7 +22,7 @@ def add_layers(
     name, metrics, caption
         The file's name, the metrics and the caption of the first picture.
     """
-    if results.last.groupby("variant")["bayesian_layers"].nunique().max() < 2:
+    if not _shown(results):
         return
     document.heading("More Bayesian layers")
     _draw(results, document, name, metrics, caption)
@@ -44,12 +46,20 @@ def add_layers(
 def _draw(
     results: Results, document: Document, name: str, metrics: Sequence[Metric], caption: str
 ) -> None:
-    last = results.last
-    shown = [m for m in metrics if m.column in last and last[m.column].notna().any()]
-    for number, (variant, rows) in enumerate(grouped(last, "variant")):
-        if shown and rows["bayesian_layers"].nunique() > 1:
-            data = rows.assign(dataset=rows["dataset"].map(written), n=rows["bayesian_layers"])
+    for rows in _shown(results):
+        shown = [m for m in metrics if m.column in rows and rows[m.column].notna().any()]
+        if shown:
             columns = [(metric.column, metric.label, metric.scale) for metric in shown]
-            figure = lines_by_group(data, columns)
-            suffix = f"-{number}" if results.varied else ""
-            document.figure(name + suffix, figure, f"{caption} {variant}")
+            document.figure(name, lines_by_group(rows, columns), caption)
+
+
+def _shown(results: Results) -> list[pd.DataFrame]:
+    """Return the runs of each condition that has several n, and few enough methods to draw."""
+    last = results.last
+    last = last.assign(dataset=last["condition"], rule=last["arm"], n=last["bayesian_layers"])
+    conditions = [rows for _, rows in grouped(last, "condition")]
+    return [
+        rows
+        for rows in conditions
+        if rows["n"].nunique() > 1 and rows["arm"].nunique() <= TOLD_APART
+    ]

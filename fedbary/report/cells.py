@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from fedbary.report.markup import bold, underlined
+from fedbary.runs.direction import lower_is_better
 
 
 class Difference(Protocol):
@@ -31,7 +32,11 @@ class Metric:
     label: str
     scale: float = 1.0
     decimals: int = 3
-    lower_is_better: bool = True
+
+    @property
+    def lower_is_better(self) -> bool | None:
+        """True if the lower value is better; None if there is no better one."""
+        return lower_is_better(self.column)
 
     def show(self, values: Iterable[float]) -> str:
         """Return mean ± standard deviation of values in the table's unit.
@@ -51,7 +56,7 @@ class Metric:
         return mean if math.isnan(found.low) else f"{mean} [{low}, {high}]"
 
 
-ACCURACY = Metric("accuracy", "Accuracy %", 100, 2, False)
+ACCURACY = Metric("accuracy", "Accuracy %", 100, 2)
 ECE_15 = Metric("ece_15", "ECE %, 15 bins", 100, 2)
 ECE_100 = Metric("ece_100", "ECE %, 100 bins", 100, 2)
 NLL = Metric("nll", "NLL")
@@ -66,17 +71,22 @@ UNCERTAINTY = (
     Metric("uncertainty.epistemic", "Epistemic, nats", decimals=4),
 )
 DETECTION = (
-    Metric("ood.auroc_entropy", "AUROC % of entropy", 100, 2, False),
-    Metric("ood.auroc_epistemic", "AUROC % of mutual information", 100, 2, False),
+    Metric("ood.auroc_entropy", "AUROC % of entropy", 100, 2),
+    Metric("ood.auroc_epistemic", "AUROC % of mutual information", 100, 2),
 )
-MAHALANOBIS = Metric("ood.auroc_mahalanobis", "AUROC % of relative Mahalanobis", 100, 2, False)
+MAHALANOBIS = Metric("ood.auroc_mahalanobis", "AUROC % of relative Mahalanobis", 100, 2)
 REJECTED = ("0.1", "0.2", "0.3", "0.5")
 
 
 def marked(
     metric: Metric, means: Sequence[float], shown: Sequence[str], groups: Sequence[object]
 ) -> list[str]:
-    """Embolden the best cell of a column and underline the best of each group; ties share."""
+    """Embolden the best cell of a column and underline the best of each group; ties share.
+
+    A single cell, and a column without a better direction, are not marked.
+    """
+    if metric.lower_is_better is None or len(means) < 2:
+        return list(shown)
     sign = 1 if metric.lower_is_better else -1
     rounded = np.array([sign * round(mean, metric.decimals) for mean in means])
     cells = []

@@ -13,11 +13,14 @@ from fedbary.figures.run_pictures import Curve
 from fedbary.report.cells import Metric
 from fedbary.report.differences import differences
 from fedbary.report.differences import pairs_table as pairs_of
-from fedbary.report.results import REPEATS, plain
+from fedbary.report.results import REPEATS, conditions_of, plain
 from fedbary.runs.resume import require_ended
 from fedbary.settings.config import bookkeeping
-from fedbary.study.table import joined, read_run, result_rows, settings_of
+from fedbary.study.table import joined, read_run, result_rows, settings_of, with_methods
 from fedbary.tasks import task_class
+
+LONGEST = 40
+"""The most characters of an arm's name."""
 
 HeadedRows = tuple[list[str], list[list[str]]]
 """Header and rows."""
@@ -60,12 +63,27 @@ def curves_of(table: pd.DataFrame) -> tuple[Curve, ...]:
 
 
 def with_arms(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with a column `arm`: the values of settings that differ, seeds left out."""
-    keys = [key for key in _differing(table) if key not in REPEATS]
-    arms = table[keys].apply(
-        lambda row: " ".join(f"{key}={plain(value)}" for key, value in row.dropna().items()), axis=1
-    )
-    return table.assign(arm=arms if keys else "all")
+    """Return a table with a column `arm`, the same for runs that differ in nothing but repeats.
+
+    An arm's name is its method, with the settings in which runs of this method differ, and with
+    those of data and federation in which any runs differ. A long name is cut, and numbered.
+    """
+    keys = [key for key in _differing(table) if key not in {*REPEATS, "method", "rule"}]
+    last = result_rows(with_methods(table)).set_index("run")
+    common = {"dataset", *conditions_of(last)}
+    arms = last["rule"].astype(str)
+    for _, runs in last.groupby("rule", sort=False):
+        for key in keys:
+            if key in common or runs[key].astype(object).nunique(dropna=False) > 1:
+                word = {"bayesian_layers": "n"}.get(key, key)
+                told = runs[key].map(lambda value, word=word: f", {word}={plain(value)}")
+                arms[runs.index] += told.where(runs[key].notna(), "")
+    names = list(dict.fromkeys(arms))
+    short = {
+        name: name if len(name) <= LONGEST else f"{name[:LONGEST]}… ({number})"
+        for number, name in enumerate(names, 1)
+    }
+    return table.assign(arm=table["run"].map(arms.map(short)))
 
 
 def settings_table(table: pd.DataFrame) -> HeadedRows:

@@ -43,8 +43,9 @@ def differences(
         A row for each metric and pair. `metric`, `first` and `second` name it. `mean`, `low`,
         `high`, `t_test`, `wilcoxon` and `pairs` are those of `fedbary.scores.stats.Paired`, in the
         metric's unit. `holm` is the t-test's p corrected for the pairs of the metric. `repeats`
-        counts a side's repeats, `ahead` the pairs in which the first side is better, `ties` the
-        equal pairs. `points` and `test` are of the `SignedRank` test, None without points.
+        counts a side's repeats, `ahead` the pairs in which the first side is better, see
+        `fedbary.runs.direction`, `ties` the equal pairs. `points` and `test` are of the
+        `SignedRank` test, None without points or without a better direction.
     """
     found = [
         row
@@ -83,14 +84,16 @@ def _compared(
     if len(shared) < least:
         return None
     one, two = (side[shared] for side in known)
-    test = signed_rank(one.tolist(), two.tolist(), metric.lower_is_better) if points else None
+    lower = metric.lower_is_better
+    tested = bool(points) and lower is not None
+    test = signed_rank(one.tolist(), two.tolist(), bool(lower)) if tested else None
     if points:
         one, two = (
             side.groupby(level=list(repeats), sort=False, dropna=False).mean()
             for side in (one, two)
         )
         every = every.droplevel([key for key in points if key not in repeats]).unique()
-    ahead = one < two if metric.lower_is_better else one > two
+    ahead = one < two if lower else one > two
     return {
         "metric": metric,
         "first": pair[0],
@@ -139,7 +142,12 @@ def difference(found: Any) -> str:
 
 
 def better(found: Any) -> str:
-    """Return the number of pairs in which the first side is better, and the number of ties."""
+    """Return the number of pairs in which the first side is better, and the number of ties.
+
+    A dash stands for a score without a better direction.
+    """
+    if found.metric.lower_is_better is None:
+        return "–"
     return f"{found.ahead} of {found.pairs}" + (f", {found.ties} equal" if found.ties else "")
 
 

@@ -14,22 +14,16 @@ from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, ECE_100, NLL, Metr
 from fedbary.report.differences import differences, p_value
 from fedbary.report.document import Document
 from fedbary.report.own_models import add_own_models
-from fedbary.report.results import REPEATS, Results, grouped, written
-
-PLAIN = "FedAvg"
-"""The method that all others are compared with: it needs no posterior."""
-
-DROPOUT = "MC dropout"
-"""Name of plain averaging with predictions by dropout: a method of its own, no variant."""
+from fedbary.report.results import PLAIN, REPEATS, Results, grouped
 
 DECIDED = 0.05
-"""The p-value, corrected for all comparisons of a data set, below which methods differ."""
+"""The p-value, corrected for all comparisons of a condition, below which methods differ."""
 
 BRIER = Metric("brier", "Brier")
 PERSONAL = (
-    Metric("personal.held_out.personal.weighted_accuracy", "own models, own data %", 100, 2, False),
-    Metric("personal.held_out.personal.worst10_accuracy", "… worst tenth %", 100, 2, False),
-    Metric("personal.held_out.global.weighted_accuracy", "global, own data %", 100, 2, False),
+    Metric("personal.held_out.personal.weighted_accuracy", "own models, own data %", 100, 2),
+    Metric("personal.held_out.personal.worst10_accuracy", "… worst tenth %", 100, 2),
+    Metric("personal.held_out.global.weighted_accuracy", "global, own data %", 100, 2),
 )
 FOREIGN = replace(DETECTION[0], label="OOD AUROC %")
 OF_IMAGES = (ACCURACY, NLL, ECE_15, ECE_100, BRIER, FOREIGN)
@@ -68,12 +62,12 @@ def add_methods(
         """By the NLL of the global model, the best first: mean ± standard deviation. *n* is how
         many layers are Gaussian while clients train. **Bold** is the best mean of a column."""
     )
-    for dataset, rows in grouped(results.last, "dataset"):
-        document.heading(written(dataset), 3)
+    for condition, rows in grouped(results.last, "condition"):
+        document.heading(condition, 3)
         document.table(*_ranked(rows, shown))
-        if PLAIN in _names(rows).unique():
+        if PLAIN in set(rows["name"]):
             _add_differences(results, document, rows, compared)
-        document.heading(f"{written(dataset)}: clients and costs", 3)
+        document.heading(f"{condition}: clients and costs", 3)
         document.text(
             """Bytes are of the arrays that a client is sent, and replies with, in a round of
             training; seconds are of the whole round in one process, evaluation included. Own
@@ -85,27 +79,9 @@ def add_methods(
         _add_advice(document, rows, shown)
 
 
-def _names(rows: pd.DataFrame) -> pd.Series:
-    """Return each run's name: its method, with n and settings if they distinguish it."""
-    by_dropout = rows.get("predictive", pd.Series("", rows.index)) == "dropout"
-    rows = rows.assign(rule=rows["rule"].mask(by_dropout, DROPOUT))
-    of_method = rows.groupby("rule")
-    layers = of_method["bayesian_layers"].transform("nunique") > 1
-    name = rows["rule"].where(~layers, rows["rule"] + ", n = " + rows["bayesian_layers"].map(str))
-    told = of_method["variant"].transform(_apart)
-    return name.where(told == "", name + ", " + told)
-
-
-def _apart(variants: pd.Series) -> pd.Series:
-    """Return for each variant, "key=value, …", the settings in which a method's runs differ."""
-    settings = variants.str.split(", ")
-    common = set.intersection(*map(set, settings))
-    return settings.map(lambda words: ", ".join(word for word in words if word not in common))
-
-
 def _by_nll(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Return each method's runs, those of the lowest mean NLL first; unscored ones come last."""
-    named = list(rows.groupby(_names(rows), sort=False))
+    named = list(grouped(rows, "name"))
     return sorted(named, key=lambda each: each[1][NLL.column].fillna(math.inf).mean())
 
 
@@ -149,12 +125,13 @@ def beside_plain(rows: pd.DataFrame, metrics: Sequence[Metric]) -> pd.DataFrame:
     names = [name for name, _ in _by_nll(rows) if name != PLAIN]
     repeats = [key for key in REPEATS if key in rows]
     sides = [(name, PLAIN) for name in names]
-    return differences(rows.assign(side=_names(rows)), sides, metrics, repeats, least=2)
+    return differences(rows.assign(side=rows["name"]), sides, metrics, repeats, least=2)
 
 
 def _add_differences(
     results: Results, document: Document, rows: pd.DataFrame, metrics: Sequence[Metric]
 ) -> None:
+    metrics = [metric for metric in metrics if metric.column in rows]
     found = beside_plain(rows, metrics)
     told = {(row.metric, row.first): row for row in found.itertuples()}
     if not any(metric == NLL for metric, _ in told):
@@ -183,6 +160,8 @@ _OF_SPLITS = """The splits of a data set share most of their rows, so they are n
 
 def _add_advice(document: Document, rows: pd.DataFrame, shown: Sequence[Metric]) -> None:
     """Say which method is best in each score, and which differ significantly from plain FedAvg."""
+    if rows["name"].nunique() < 2:
+        return
     for metric in (*shown, PERSONAL[0]):
         wish = WISHES.get(metric.column)
         if not wish or metric.column not in rows or not rows[metric.column].notna().any():
@@ -191,7 +170,7 @@ def _add_advice(document: Document, rows: pd.DataFrame, shown: Sequence[Metric])
         means = metric.scale * means.dropna().sort_values(ascending=metric.lower_is_better)
         first = ", ".join(f"{n} {v:.{metric.decimals}f}" for n, v in means.iloc[:3].items())
         document.text("For {wish}: {first}.", wish=wish, first=first)
-    if PLAIN not in _names(rows).unique():
+    if PLAIN not in set(rows["name"]):
         return
     found = beside_plain(rows, [NLL]).itertuples()
     sure_of = [row for row in found if row.holm < DECIDED]

@@ -51,5 +51,5 @@ def _called(model: str) -> str:
 
 def _cells(runs: pd.DataFrame, model: str) -> list[str]:
     columns = [f"personal.{data}.{model}.{part}" for data in _DATA for part in _PARTS]
-    show = [Metric(column, "", 100, 2, False).show for column in columns]
+    show = [Metric(column, "", 100, 2).show for column in columns]
     return [cell(runs[c]) if c in runs else "–" for cell, c in zip(show, columns, strict=True)]

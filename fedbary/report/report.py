@@ -17,7 +17,7 @@ from fedbary.study.files import is_table
 from fedbary.study.table import read_about, read_table, with_methods
 
 
-def write_report(results: Path) -> Path:
+def write_report(results: str | Path) -> Path:
     """Write `report.html`, `report.md` and `figures/` from a results folder's table, or a run's.
 
     Each task has sections of its own.
@@ -32,6 +32,7 @@ def write_report(results: Path) -> Path:
     SettingError
         If there is no table of this version, or no run in it.
     """
+    results = Path(results)
     of_run = any((results / name).exists() for name in (SETTINGS, METRICS, POSTERIOR))
     single = of_run and not is_table(results)
     table = with_methods(read_one(results) if single else read_table(results))
@@ -47,11 +48,12 @@ def write_report(results: Path) -> Path:
         if len(tasks) > 1:
             document.heading(f"Task: {task}", 1)
             rows = rows.dropna(axis="columns", how="all")
+        shown = Results.of(rows, results)
         for column in told.REQUIRED:
-            if column not in rows:
+            if column not in shown.table:
                 allowed = f"a table with a column {column}, as this version of fedbary writes it"
                 raise SettingError("results", str(results), allowed)
-        told.write(Results.of(rows, results), document)
+        told.write(shown, document)
     document.write()
     return results / "report.html"
 

@@ -7,10 +7,7 @@ import pandas as pd
 from fedbary.figures.comparison import rejection_curves
 from fedbary.report.cells import DETECTION, MAHALANOBIS, REJECTED, UNCERTAINTY, Metric
 from fedbary.report.document import Document
-from fedbary.report.results import Results, grouped, repeat, written
-
-TOLD_APART = 10
-"""The most lines of a picture that a reader can tell apart."""
+from fedbary.report.results import TOLD_APART, Results, grouped, repeat, written
 
 
 def add_uncertainty(results: Results, document: Document, explained: str) -> None:
@@ -23,8 +20,8 @@ def add_uncertainty(results: Results, document: Document, explained: str) -> Non
     """
     document.heading("What the uncertainty is worth")
     document.text(explained)
-    for dataset, rows in grouped(results.last, "dataset"):
-        document.heading(written(dataset), 3)
+    for condition, rows in grouped(results.last, "condition"):
+        document.heading(condition, 3)
         shown = list(UNCERTAINTY)
         if DETECTION[0].column in rows and rows[DETECTION[0].column].notna().any():
             foreign = [
@@ -41,30 +38,30 @@ def add_uncertainty(results: Results, document: Document, explained: str) -> Non
         ]
         body = [
             [
-                *([variant] if results.varied else []),
                 str(n),
-                rule,
+                arm,
                 *(m.show(runs[m.column]) if m.column in runs else "–" for m in shown),
             ]
-            for (variant, n, rule), runs in grouped(rows, "variant", "bayesian_layers", "rule")
+            for (n, arm), runs in grouped(rows, "bayesian_layers", "arm")
         ]
-        header = ["n", "rule", *(metric.label for metric in shown)]
-        document.table([*results.variant_header, *header], body)
-    if not results.varied and results.last["rule"].nunique() <= TOLD_APART:
-        document.figure(
-            "rejection",
-            rejection_curves(_rejections(results.last)),
-            f"""Accuracy on what is left when the most uncertain predictions, by entropy,
-            are put aside: mean and standard deviation over seeds, FedAvg and the rules at n
-            = {results.last["bayesian_layers"].max()}.""",
-        )
+        document.table(["n", "method", *(metric.label for metric in shown)], body)
+        curves = _rejections(rows)
+        if 0 < curves["rule"].nunique() <= TOLD_APART:
+            document.figure(
+                "rejection",
+                rejection_curves(curves),
+                """Accuracy on what is left when the most uncertain predictions, by entropy,
+                are put aside: mean and standard deviation over seeds, each method at its largest
+                n.""",
+            )
 
 
-def _rejections(last: pd.DataFrame) -> pd.DataFrame:
-    """Return accuracies after rejection in long form, of FedAvg and of the largest n."""
-    largest = last["bayesian_layers"].isin((0, last["bayesian_layers"].max()))
-    columns = [column for column in last if column.startswith("rejection.")]
-    kept = last.assign(seed=repeat(last)).loc[largest, ["dataset", "rule", "seed", *columns]]
+def _rejections(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return accuracies after rejection in long form, of each arm at its largest n."""
+    largest = rows.groupby("arm")["bayesian_layers"].transform("max")
+    columns = [column for column in rows if column.startswith("rejection.")]
+    kept = rows.assign(seed=repeat(rows), dataset=rows["condition"], rule=rows["arm"])
+    kept = kept.loc[rows["bayesian_layers"] == largest, ["dataset", "rule", "seed", *columns]]
     long = kept.melt(["dataset", "rule", "seed"], var_name="rejected", value_name="accuracy")
     long["rejected"] = long["rejected"].str.removeprefix("rejection.").astype(float)
-    return long.assign(dataset=long["dataset"].map(written))
+    return long.dropna(subset=["accuracy"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedbary.report.document import Document
-from fedbary.report.results import Results, grouped, written
+from fedbary.report.results import Results, grouped
 
 
 def add_variances(results: Results, document: Document) -> None:
@@ -22,15 +22,12 @@ def add_variances(results: Results, document: Document) -> None:
     )
     layers = [column.removeprefix("log_var_spread.") for column in spread]
     body = []
-    for (dataset, variant, n, rule), runs in grouped(
-        results.last[results.last["bayesian_layers"] > 0],
-        "dataset", "variant", "bayesian_layers", "rule",
-    ):  # fmt: skip
+    bayesian = results.last[results.last["bayesian_layers"] > 0]
+    for (condition, n, arm), runs in grouped(bayesian, "condition", "bayesian_layers", "arm"):
         cells = []
         for layer in layers:
             level, apart = runs[f"log_var.{layer}"], runs[f"log_var_spread.{layer}"]
             known = level.notna().any()
             cells.append(f"{level.mean():.2f} ({apart.mean():.3f})" if known else "")
-        variants = [variant] if results.varied else []
-        body.append([written(dataset), *variants, str(n), rule, *cells])
-    document.table(["data set", *results.variant_header, "n", "rule", *layers], body)
+        body.append([condition, str(n), arm, *cells])
+    document.table(["data set", "n", "method", *layers], body)

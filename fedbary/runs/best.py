@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedbary.runs.schema import BEST_ROUND, HELD_OUT, ROUND, SKIPPED, UNDONE
+from fedbary.runs.direction import lower_is_better
+from fedbary.runs.schema import BEST_ROUND, HELD_OUT, ROUND, SKIPPED
 from fedbary.settings.config import Settings
-from fedbary.settings.owners import task_kind
 
 Line = Mapping[str, Any]
 
@@ -24,15 +24,13 @@ def validation_score(settings: Settings, line: Line) -> float:
 
 
 def counted_rounds(lines: Sequence[Line]) -> list[int]:
-    """Return the rounds that count: neither round 0, nor skipped, nor undone by the one after."""
-    undone = {line[UNDONE] for line in lines if UNDONE in line}
-    counted = {line[ROUND] for line in lines if line[ROUND] > 0 and not line[SKIPPED]}
-    return sorted(counted - undone)
+    """Return the rounds that count: neither round 0, nor skipped."""
+    return [line[ROUND] for line in lines if line[ROUND] > 0 and not line[SKIPPED]]
 
 
 def best_round(settings: Settings, lines: Sequence[Line]) -> int | None:
     """Return the first of the rounds that are best by `keep_best`; None before there is any."""
-    better = task_kind(settings.task).best_by[settings.keep_best]
+    better = min if lower_is_better(settings.keep_best) else max
     scores = _scores(settings, lines)
     return better(scores, key=scores.__getitem__) if scores else None
 

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedbary.aggregation.prefixes import under
-from fedbary.data.paths import require_regular
 from fedbary.errors import SettingError
-from fedbary.runs.whole import write_tensors
+from fedbary.runs.whole import read_tensors, write_tensors
 from fedbary.settings.config import bookkeeping
 
 KEPT = 2
@@ -67,20 +64,26 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, kept: Collection[int] 
     tensors |= {f"strategy.{name}": tensor for name, tensor in checkpoint.strategy.items()}
     marks = {key: str(getattr(checkpoint, key)) for key in MARKS}
     file = _file(folder, checkpoint.round)
-    write_tensors(file, tensors, marks | {"sha256": _digest(tensors, marks)})
+    write_tensors(file, tensors, marks)
     for old in _files(folder)[:-KEPT]:
         if _round(old) not in kept:
             old.unlink()
 
 
-def load_checkpoint(folder: Path, which: str) -> Checkpoint:
-    """Read the ``"last"`` checkpoint of a run's folder, or the ``"previous"`` one.
+def load_checkpoint(folder: Path, which: str | int) -> Checkpoint:
+    """Read the ``"last"`` checkpoint of a run's folder, the ``"previous"`` one, or a round's.
 
     Raises
     ------
     SettingError
         If there is none, or it is damaged; the message names what can be used instead.
     """
+    if isinstance(which, int):
+        rounds = [_round(file) for file in _files(folder)]
+        if which not in rounds:
+            kept = ", ".join(map(str, rounds)) or "none"
+            raise SettingError("resume", which, f"a round whose checkpoint is kept: {kept}")
+        return load_round(folder, which)
     files = _last(folder)
     position = {"last": 1, "previous": 2}[which]
     if len(files) < position:
@@ -99,14 +102,10 @@ def load_round(folder: Path, number: int) -> Checkpoint:
 def _read(file: Path, others: list[str]) -> Checkpoint:
     """Read a checkpoint; an error names the `others` that may be used instead."""
     try:
-        require_regular(file)
-        with safe_open(file, "pt") as opened:
-            metadata = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}
-        marks = {key: metadata[key] for key in MARKS}
-        if _digest(tensors, marks) != metadata["sha256"] or marks["round"] != str(_round(file)):
+        tensors, marks = read_tensors(file, MARKS)
+        if marks.get("round") != str(_round(file)):
             raise ValueError("its content is not what was written")
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError) as error:
         allowed = " or ".join(["an undamaged checkpoint", *others])
         raise SettingError(f"checkpoint {file}", error, allowed) from None
     parts = under("arrays.", tensors), under("strategy.", tensors)
@@ -123,15 +122,6 @@ def drop_checkpoints_after(folder: Path, completed: int) -> None:
     for file in _files(folder):
         if _round(file) > completed:
             file.unlink()
-
-
-def _digest(tensors: Mapping[str, Tensor], marks: Mapping[str, str]) -> str:
-    digest = hashlib.sha256(json.dumps(marks).encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(json.dumps([name, str(tensor.dtype), tensor.shape]).encode())
-        values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        digest.update(values.data)
-    return digest.hexdigest()
 
 
 def _file(folder: Path, number: int) -> Path:

@@ -18,6 +18,9 @@ from fedbary.runs.lock import LOCK
 from fedbary.settings.config import Settings, bookkeeping, read_yaml
 from fedbary.settings.earlier import ADDED
 
+CLIENTS = "clients"
+"""The folder with what clients keep between rounds, a folder each, in a run's folder."""
+
 POSTERIOR = "posterior.safetensors"
 METRICS = "metrics.jsonl"
 SETTINGS = "settings.yaml"
@@ -26,8 +29,14 @@ SITE_KEYS = "site-keys.json"
 KEYS = "keys"
 """The folder of the private keys of `fedbary deploy`'s sites."""
 
-BEFORE_SETTINGS = {LOCK, SITE_KEYS, f"{SITE_KEYS}.partial", f"{SETTINGS}.partial"}
-"""Files that a run writes before its settings: a folder with no others holds no run."""
+DEFENCES = ("clipping", "mixing", "trim_fraction", "max_precision_ratio", "max_weight_ratio")
+"""Settings that may change when a run goes on: how the server protects its aggregate."""
+
+BEFORE_SETTINGS = {LOCK, CLIENTS, SITE_KEYS, f"{SITE_KEYS}.partial", f"{SETTINGS}.partial"}
+"""Names that a run writes before its settings: a folder with no others holds no run.
+
+`fedbary deploy` writes what its sites have released in the run that this one starts from.
+"""
 
 
 def run_folder(settings: Settings, base: Path) -> Path:
@@ -126,7 +135,8 @@ def require_startable(folder: Path, settings: Settings) -> None:
     ------
     SettingError
         The folder cannot be written. A new run: the folder holds files. A resumed run: the folder
-        holds no run, a whole one, or one of other settings.
+        holds no run, a whole one, or one of other settings, `DEFENCES` apart. A whole run of real
+        servers may go on to more rounds.
     """
     try:
         held = {path.name for path in folder.iterdir()} if folder.exists() else set()
@@ -141,13 +151,29 @@ def require_startable(folder: Path, settings: Settings) -> None:
         raise SettingError(f"output {folder}", error, "a folder that can be written") from None
     if settings.resume == "none":
         return
-    if is_whole(folder):
-        raise SettingError("output", str(folder), "an interrupted run; this one has ended")
     if settings.resume == "last" and is_new:
         return
-    made = read_settings(folder)
-    for key, value in settings.model_dump().items():
-        same = made.get(key) == value or (value == NONE and made.get(key) is None)
-        if key not in bookkeeping() and not same:
-            allowed = f"{made.get(key)!r}, with which the run in {folder} was started"
-            raise SettingError(key, value, allowed)
+    made, longer = read_settings(folder), is_whole(folder)
+    if longer and not (is_deployed(folder) and settings.rounds > made["rounds"]):
+        more = f"rounds= above its {made['rounds']} goes on"
+        if not is_deployed(folder):
+            more = f"fedbary resume {folder} {more}"
+        raise SettingError("output", str(folder), f"an interrupted run; this one has ended: {more}")
+    for key, (old, new) in changed_settings(folder, settings).items():
+        if key not in DEFENCES and not (longer and key == "rounds"):
+            allowed = f"{old!r}, with which the run in {folder} was started"
+            raise SettingError(key, new, allowed)
+
+
+def changed_settings(folder: Path, settings: Settings) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ from those of a folder's run, with the old and the new value.
+
+    Settings on the place and manner of a run do not count.
+    """
+    made, now = read_settings(folder), settings.model_dump()
+    pairs = {key: (made.get(key), new) for key, new in now.items() if key not in bookkeeping()}
+    return {
+        key: (old, new)
+        for key, (old, new) in pairs.items()
+        if old != new and not (new == NONE and old is None)
+    }

@@ -13,6 +13,7 @@ from typing import IO
 
 from fedbary.data.paths import require_regular
 from fedbary.errors import RunError
+from fedbary.runs.whole import naming
 
 LOCK = ".lock"
 """The locked file; it says who holds it."""
@@ -36,12 +37,8 @@ def only_writer(folder: Path) -> Iterator[None]:
     """
     try:
         is_new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder) as file:
+        with locked(folder):
             try:
-                file.truncate(0)
-                file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
-                file.flush()
                 yield
             finally:
                 (folder / LOCK).unlink(missing_ok=True)
@@ -54,25 +51,47 @@ def only_writer(folder: Path) -> Iterator[None]:
         raise RunError(f"{folder} cannot be written: {error.strerror}; {go_on}") from error
 
 
+@contextmanager
+def locked(folder: Path, written: Path | None = None) -> Iterator[None]:
+    """Hold the lock of a folder, which is made if needed.
+
+    Raises
+    ------
+    RunError
+        If another process holds it: it writes to the folder, or to `written`.
+    """
+    with _locked(folder, written or folder) as file:
+        try:
+            with naming(folder / LOCK):
+                file.truncate(0)
+                file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
+                file.flush()
+            yield
+        finally:
+            (folder / LOCK).unlink(missing_ok=True)
+
+
 def require_free(folder: Path) -> None:
     """Raise a RunError that names the process writing to a folder, if there is one."""
     require_regular(folder / LOCK)
     with suppress(FileNotFoundError), open(folder / LOCK, "rb") as file:
         if not _take(file, fcntl.LOCK_SH):
-            raise _taken(folder)
+            raise _taken(folder, folder)
 
 
-def _locked(folder: Path) -> IO[str]:
-    """Open and lock a folder's lock; repeat if its holder has removed it meanwhile."""
+def _locked(folder: Path, written: Path) -> IO[str]:
+    """Open and lock a folder's lock; repeat if its holder has removed one of them meanwhile."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
+        folder.mkdir(parents=True, exist_ok=True)
         require_regular(folder / LOCK)
-        file = open(folder / LOCK, "a", encoding="utf-8")  # noqa: SIM115 - the caller closes it
-        if _take(file, fcntl.LOCK_EX) and _is_at(file, folder / LOCK):
-            return file
-        file.close()
+        with suppress(FileNotFoundError):
+            file = open(folder / LOCK, "a", encoding="utf-8")  # noqa: SIM115 - the caller closes it
+            if _take(file, fcntl.LOCK_EX) and _is_at(file, folder / LOCK):
+                return file
+            file.close()
         if time.monotonic() > deadline:
-            raise _taken(folder)
+            raise _taken(folder, written)
         time.sleep(0.05)
 
 
@@ -91,9 +110,9 @@ def _is_at(file: IO[str], path: Path) -> bool:
         return False
 
 
-def _taken(folder: Path) -> RunError:
+def _taken(folder: Path, written: Path) -> RunError:
     try:
         holder = (folder / LOCK).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         holder = ""
-    return RunError(f"{folder} is being written by {holder or 'another process'}")
+    return RunError(f"{written} is being written by {holder or 'another process'}")

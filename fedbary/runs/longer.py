@@ -40,15 +40,20 @@ def lengthen(folder: Path, settings: Settings) -> None:
         allowed = f"{read_settings(folder)['rounds']}, as in the run that it repeats"
         raise SettingError("rounds", settings.rounds, allowed)
     with only_writer(folder):
-        content, before = read_yaml(folder / SETTINGS), rounds_before(folder)
-        old = content["settings"]["rounds"]
-        if settings.rounds <= old:
-            raise SettingError("rounds", settings.rounds, f"more than {old}, the run's")
-        checkpoint = sound_checkpoint(folder, settings, [old, *(m["rounds"] for m in before)])
-        (folder / POSTERIOR).unlink(missing_ok=True)
-        content["settings"]["rounds"] = settings.rounds
-        content["rounds_before"] = [*before, {"rounds": old, "round": checkpoint.round}]
-        write_settings(folder, content)
+        lengthen_locked(folder, settings)
+
+
+def lengthen_locked(folder: Path, settings: Settings) -> None:
+    """Do as `lengthen`, in a process that is the folder's only writer already."""
+    content, before = read_yaml(folder / SETTINGS), rounds_before(folder)
+    old = content["settings"]["rounds"]
+    if settings.rounds <= old:
+        raise SettingError("rounds", settings.rounds, f"more than {old}, the run's")
+    checkpoint = sound_checkpoint(folder, settings, [old, *(m["rounds"] for m in before)])
+    (folder / POSTERIOR).unlink(missing_ok=True)
+    content["settings"]["rounds"] = settings.rounds
+    content["rounds_before"] = [*before, {"rounds": old, "round": checkpoint.round}]
+    write_settings(folder, content)
 
 
 def earlier_rates(folder: Path, settings: Settings) -> list[str]:

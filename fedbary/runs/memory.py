@@ -12,13 +12,10 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import Tensor
 
-from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
-from fedbary.runs.whole import write_tensors
+from fedbary.runs.whole import private_folder, read_tensors, write_tensors
 
 
 class Memory:
@@ -27,7 +24,7 @@ class Memory:
     Parameters
     ----------
     folder : Path
-        Folder of the files, made with the first.
+        Folder of the files, made with the first; its owner alone may read it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,8 +42,8 @@ class Memory:
             return {}
         file = self._file(admitted)
         try:
-            return load(content_of(file))
-        except (OSError, SafetensorError) as error:
+            return read_tensors(file)[0]
+        except (OSError, ValueError) as error:
             allowed = f"this client's tensors of round {admitted}, the last that counted"
             raise SettingError(str(file), error, allowed) from None
 
@@ -65,7 +62,7 @@ class Memory:
             Earlier rounds that a server may still go back to; others are dropped. None: unknown,
             and none is dropped.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self.folder)
         write_tensors(self._file(server_round), tensors)
         for number in self._rounds() - {server_round, *needed} if needed is not None else ():
             self._file(number).unlink(missing_ok=True)

@@ -6,13 +6,17 @@ import hashlib
 import json
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from fedbary.errors import SettingError
 from fedbary.runs.checkpoints import Checkpoint, fingerprint, has_checkpoint, load_checkpoint
+from fedbary.runs.left_out import left_out_sites
 from fedbary.runs.location import (
+    DEFENCES,
     METRICS,
     POSTERIOR,
     SETTINGS,
+    changed_settings,
     is_deployed,
     read_settings,
     require_startable,
@@ -44,20 +48,22 @@ def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
         if len(metrics_lines(folder)) > 1:
             raise SettingError("output", str(folder), "a run that kept checkpoints; this has none")
         return None
-    return sound_checkpoint(folder, settings, [made["rounds"] for made in rounds_before(folder)])
+    earlier = [made["rounds"] for made in rounds_before(folder)]
+    return sound_checkpoint(folder, settings, [read_settings(folder)["rounds"], *earlier])
 
 
 def sound_checkpoint(folder: Path, settings: Settings, earlier: Collection[int]) -> Checkpoint:
     """Return the checkpoint that `resume` names, if it and the metrics up to it are this run's.
 
     A run with other settings is another run. Exceptions are numbers of rounds that it had
-    `earlier`, and settings in the form of an earlier version.
+    `earlier`, defences that it had, and settings in the form of an earlier version.
     """
     checkpoint = load_checkpoint(folder, settings.resume)
     lengths = [settings.rounds, *earlier]
     if checkpoint.settings not in [
-        fingerprint({**held, "rounds": rounds})
+        fingerprint({**held, **defences, "rounds": rounds})
         for rounds in lengths
+        for defences in earlier_defences(folder)
         for held in (settings.model_dump(), written_settings(folder))
     ]:
         raise SettingError("checkpoint", str(folder), "checkpoints of this run, not of another")
@@ -71,18 +77,33 @@ def rounds_before(folder: Path) -> list[dict[str, int]]:
     return found
 
 
+def earlier_defences(folder: Path) -> list[dict[str, Any]]:
+    """Return a run's `DEFENCES`, and before them those that it had before each change."""
+    content = read_yaml(folder / SETTINGS)
+    found = [{n: value for n, value in content["settings"].items() if n in DEFENCES}]
+    for note in reversed(content.get("resumed", [])):
+        found += [{**found[-1], **note["changed"]}] if "changed" in note else []
+    return found[::-1]
+
+
+def is_changed(folder: Path) -> bool:
+    """Return whether a run has changed on its way: its rounds, defences or sites."""
+    changed = len(earlier_defences(folder)) > 1 or left_out_sites(folder)
+    return bool(changed or rounds_before(folder))
+
+
 def resumable(folder: Path, settings: Settings) -> Settings | None:
     """Return settings that go on with the run that a folder holds; None if none can.
 
     The run must have these settings and be made by this code. It goes on from its last checkpoint,
     or from the one before if the last or its round's metrics are damaged. A run does not go on if
     its last round was skipped: the cause may be gone, but the skipped rounds are lost. Nor does a
-    run that was given more rounds: its first rounds were made under another number of rounds.
+    run that has changed on its way: its first rounds were another run's.
     """
     try:
         if not is_made_alike(read_yaml(folder / SETTINGS), settings) or _ends_skipped(folder):
             return None
-        if rounds_before(folder):
+        if changed_settings(folder, settings) or is_changed(folder):
             return None
     except (SettingError, OSError, ValueError, TypeError, AttributeError):
         return None
@@ -93,6 +114,18 @@ def resumable(folder: Path, settings: Settings) -> Settings | None:
         except (SettingError, OSError):
             continue
     return None
+
+
+def way_back(folder: Path, settings: Settings, number: int) -> str:
+    """Return the command that goes on from the checkpoint before a round, in another way."""
+    deployed = is_deployed(folder)
+    words = ["the run's command with", f"output={folder}", f"resume={number - 1}"]
+    if not deployed:
+        words = ["fedbary", "resume", str(folder), f"--round {number - 1}"]
+    ways = ["without a site's SuperNode" if deployed else "--without SITE"]
+    if getattr(settings, "clipping", True) is False:
+        ways = ["clipping=true", *ways]
+    return f"{' '.join(words)} and {' or '.join(ways)}"
 
 
 def require_ended(folder: Path) -> None:

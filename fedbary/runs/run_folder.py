@@ -7,17 +7,16 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import Tensor
 
 from fedbary import Posterior
 from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
+from fedbary.parts.imports import said
 from fedbary.runs.best import best_round, counted_rounds, result_line
 from fedbary.runs.checkpoints import (
     KEPT,
@@ -28,15 +27,17 @@ from fedbary.runs.checkpoints import (
     save_checkpoint,
 )
 from fedbary.runs.commit import git_commit
-from fedbary.runs.location import METRICS, SETTINGS, SIGNATURE
+from fedbary.runs.location import METRICS, SETTINGS, SIGNATURE, changed_settings
 from fedbary.runs.provenance import made_with, write_settings
 from fedbary.runs.resume import lines_until
 from fedbary.runs.schema import BEST_ROUND
-from fedbary.runs.whole import write_tensors, write_whole
+from fedbary.runs.whole import read_tensors, write_tensors, write_whole
 from fedbary.settings.config import ROOT, Settings, read_yaml
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+T = TypeVar("T")
 
 POSTERIOR = "posterior"
 """Name of the file of the final posterior, without which a run has not ended."""
@@ -105,7 +106,8 @@ class RunFolder:
         """Return a run's folder as it was at a checkpoint, to go on from there.
 
         Later lines of `metrics.jsonl`, one cut off, and later checkpoints are dropped;
-        `settings.yaml` notes when and from which round the run went on.
+        `settings.yaml` notes when and from which round the run went on, and the old values of
+        settings that changed.
         """
         results = cls.__new__(cls)
         results.path, results.settings = folder, settings
@@ -115,6 +117,9 @@ class RunFolder:
         write_whole(folder / METRICS, b"".join(kept))
         note = {"round": checkpoint.round, "commit": git_commit(ROOT), "started": _now()}
         content = read_yaml(folder / SETTINGS)
+        if changed := changed_settings(folder, settings):
+            note["changed"] = {name: old for name, (old, _) in changed.items()}
+            content["settings"] |= {name: new for name, (_, new) in changed.items()}
         content["resumed"] = [*content.pop("resumed", []), note]
         write_settings(folder, content)
         drop_checkpoints_after(folder, checkpoint.round)
@@ -172,21 +177,51 @@ class RunFolder:
 
     def read_tensors(self, name: str) -> dict[str, Tensor]:
         """Read ``<name>.safetensors``; a SettingError if it is missing or damaged."""
-        file = self.path / f"{name}.safetensors"
-        try:
-            return load(content_of(file))
-        except (OSError, SafetensorError) as error:
-            raise SettingError(f"resume: {file}", error, "the file as the run wrote it") from None
+        return tensors_of(self.path, name)
+
+
+def tensors_of(folder: Path, name: str) -> dict[str, Tensor]:
+    """Read ``<name>.safetensors`` of a run, in the order of the names, by which a seed draws.
+
+    Raises
+    ------
+    SettingError
+        If it is missing or damaged.
+    """
+    file = folder / f"{name}.safetensors"
+    try:
+        return dict(sorted(read_tensors(file)[0].items()))
+    except (OSError, ValueError) as error:
+        raise SettingError(str(file), error, "the file as the run wrote it") from None
 
 
 def read_signature(folder: Path) -> dict[str, Any] | None:
-    """Return the layout that a run's sites share; None for a run of an earlier version."""
+    """Return the layout that a run's sites share, as it is written; see `read_layout`."""
+    return read_layout(folder, lambda held: dict(held))
+
+
+def read_layout(folder: Path, parsed: Callable[[dict[str, Any]], T]) -> T | None:
+    """Return the layout that a run's sites share; None for a run of an earlier version.
+
+    Parameters
+    ----------
+    folder
+        The run's.
+    parsed
+        What makes a layout of the file's content: a task's `signature_from`.
+
+    Raises
+    ------
+    SettingError
+        If the file is damaged, or holds another layout.
+    """
     file = folder / SIGNATURE
     try:
-        held: dict[str, Any] | None = json.loads(content_of(file)) if file.exists() else None
-    except (OSError, ValueError, RecursionError) as error:
-        raise SettingError(str(file), error, "the file as the run wrote it") from None
-    return held
+        return parsed(json.loads(content_of(file))) if file.exists() else None
+    except SettingError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a stranger's file may raise any error
+        raise SettingError(str(file), said(error), "the file as the run wrote it") from None
 
 
 def _now() -> str:

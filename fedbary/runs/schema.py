@@ -55,7 +55,6 @@ JOURNAL = _entry(
 )
 LOG_VAR = _entry("log_var", _ALWAYS, "mean log-variance of each Gaussian tensor, by its name")
 SKIPPED = _entry("skipped", _ALWAYS, "whether the global model stayed, as too few replies came")
-UNDONE = _entry("undone", "rounds that undo one", "the round that was undone")
 ADMITTED = _entry("admitted", "from round 1 on", "how many replies were admitted")
 REFUSED = _entry("refused", "from round 1 on", "why each refused reply was refused")
 UNANSWERED = _entry("unanswered", "from round 1 on", "names of the sites that did not answer")
@@ -70,6 +69,7 @@ MEMBERS = _entry("members", "several networks predict together", "how many netwo
 POOL = _entry("pool", "a pool or a gate joins them", "`each` and `beta` of the pool, or `experts`")
 BEST_ROUND = _entry("best_round", "with `keep_best`", "the best round so far; null before any")
 FAILING = _entry("failing", "models that learned nothing", "what is wrong, and what to try")
+RISING = _entry("rising", "models that were better before", "by how much, and what to try")
 BEHIND = _entry("behind", "models far behind a linear one", "how far, and what to try")
 
 ACCURACY = _entry("accuracy", "tasks with classes", "fraction of right predictions")

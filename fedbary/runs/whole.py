@@ -1,16 +1,35 @@
-"""Files that hold either their old or their new content, whatever happens during writing."""
+"""Files that hold either their old or their new content, whatever happens during writing.
+
+Tensors are written with a digest of their names, types, shapes and bytes. Every read checks it. A
+file in a folder of the owner alone is the owner's alone too.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from fedbary.data.paths import require_regular
+
+_DIGEST, _MARKS = "sha256", "marks"
+"""Entries of a file's metadata: its digest; or with marks, both of them as JSON."""
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that its owner alone may read; an OSError if it is another user's."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
 
 
 def write_whole(file: Path, content: bytes) -> None:
@@ -20,18 +39,74 @@ def write_whole(file: Path, content: bytes) -> None:
 
 
 def write_tensors(
-    file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+    file: Path, tensors: Mapping[str, Tensor], marks: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors to a safetensors file at once, from the memory where they lie."""
-    held = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    """Write tensors to a safetensors file at once, from the memory where they lie.
+
+    Parameters
+    ----------
+    file : Path
+        The file.
+    tensors : mapping of str to Tensor
+        The tensors.
+    marks : mapping of str to str, optional
+        Words that the digest covers too; `read_tensors` returns them.
+    """
+    held, marks = {name: tensor.contiguous() for name, tensor in tensors.items()}, marks or {}
     with _replaced(file) as partial:
-        partial.touch()
         mode = partial.stat().st_mode
         try:
-            save_file(held, partial, {**metadata} if metadata else None)
+            save_file(held, partial, _metadata(_digest(held, marks), marks))
         except SafetensorError as error:
             raise _os_error(error) from error
-        partial.chmod(mode)  # safetensors lets the owner alone read what it writes
+        partial.chmod(mode)  # safetensors has a mode of its own
+
+
+def read_tensors(file: Path, marks: Sequence[str] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors that `write_tensors` wrote, and the marks of these names.
+
+    A file without any metadata, of an older version, has neither a digest nor marks.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read, or is a pipe or a device.
+    ValueError
+        If its content is not what was written.
+    """
+    require_regular(file)
+    try:
+        with safe_open(file, "pt") as opened:
+            metadata = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+    if not metadata:
+        return tensors, {}
+    try:
+        found = json.loads(metadata[_MARKS]) if _MARKS in metadata else metadata
+        said = {name: str(found.get(name, "")) for name in marks}
+        is_whole = _digest(tensors, said) == found.get(_DIGEST)
+    except (ValueError, AttributeError, RecursionError):
+        is_whole = False
+    if not is_whole:
+        raise ValueError("its content is not what was written")
+    return tensors, said
+
+
+def _metadata(digest: str, marks: Mapping[str, str]) -> dict[str, str]:
+    """Return a file's metadata: one entry, as safetensors writes several in any order."""
+    said = {**marks, _DIGEST: digest}
+    return {_MARKS: json.dumps(said, sort_keys=True)} if marks else said
+
+
+def _digest(tensors: Mapping[str, Tensor], marks: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps({**marks}).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(tensor.dtype), tensor.shape]).encode())
+        values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest.update(values.data)
+    return digest.hexdigest()
 
 
 def _os_error(error: SafetensorError) -> Exception:
@@ -41,13 +116,28 @@ def _os_error(error: SafetensorError) -> Exception:
 
 
 @contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Name a file in the operating system's errors: those of a full disk name none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from error
+
+
+@contextmanager
 def _replaced(file: Path) -> Iterator[Path]:
-    """Give a path to write to, which takes the file's place at the end."""
+    """Give an empty file to write to, which takes the file's place at the end."""
     partial = file.with_name(f"{file.name}.partial")
     try:
-        yield partial
-        _sync(partial)
-        os.replace(partial, file)
+        with naming(file):
+            partial.unlink(missing_ok=True)
+            is_private = not stat.S_IMODE(file.parent.stat().st_mode) & 0o077
+            partial.touch(0o600 if is_private else 0o666)
+            yield partial
+            _sync(partial)
+            os.replace(partial, file)
     finally:
         partial.unlink(missing_ok=True)
     _sync(file.parent)

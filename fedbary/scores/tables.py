@@ -76,7 +76,7 @@ def pooled(sites: Sequence[Mapping[str, float]], weights: Sequence[float]) -> di
 def said(scores: Mapping[str, float], specificity: float) -> str:
     """Return the scores for a log's line."""
     return (
-        f"accuracy {100 * scores['accuracy']:.2f} %  NLL {scores['nll']:.4f}  "
+        f"accuracy {100 * scores['accuracy']:.2f} %  NLL {scores['nll']:z.4f}  "
         f"AUROC {100 * scores['auroc']:.2f} %  sensitivity {100 * scores['sensitivity']:.2f} % "
         f"at specificity {100 * specificity:g} %"
     )

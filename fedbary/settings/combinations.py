@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from fedbary.attacks import OMNISCIENT, Hostile, hostile_count
@@ -187,6 +188,8 @@ def _with_laplace(settings: Settings, takes: bool) -> Iterator[tuple[str, str]]:
     covariance = getattr(settings, "covariance", "none")
     if laplace and not takes:
         yield "inference", f"another value for {method}: laplace is for method=PVI"
+    elif laplace and settings.task == "regression":
+        yield "inference", "another value for task=regression: laplace is for classes"
     elif laplace and settings.bayesian_layers:
         yield "bayesian_layers", "0 for inference=laplace, which takes point weights"
     elif laplace and settings.model in models().keys() - {"linear"}:
@@ -216,6 +219,12 @@ def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "evaluate_clients", "1 for keep_best with calibrate=temperature, fitted every round"
     if settings.projection != "none" or methods()[settings.method].personalises:
         yield "keep_best", "none if clients keep models of their own: those are of the last round"
+
+
+def may_keep_best(settings: Settings, score: str) -> bool:
+    """Return whether these settings may keep the round that is best by a score."""
+    kept = settings.model_copy(update={"keep_best": score})
+    return not any(name == "keep_best" for name, _ in chain(_with_sets(kept), _with_best(kept)))
 
 
 def _validation(settings: Settings) -> str:

@@ -84,7 +84,7 @@ class Settings(BaseModel):
     cpus_per_client: Count
     gpus_per_client: Literal["auto"] | NotNegative
     output: str
-    resume: Literal["none", "last", "previous"]
+    resume: Literal["none", "last", "previous"] | Number
     protocol: str
 
     def measures_clients(self, server_round: int) -> bool:

@@ -35,14 +35,15 @@ class Asynchronous(Clocked):
     """The server keeps clients at work, and aggregates whenever enough replies have arrived.
 
     A "round" in settings and log is then one aggregate. A client that has replied is asked again
-    only after its reply is aggregated.
+    only after its reply is aggregated; one that has failed, after the next aggregate.
 
     Parameters
     ----------
     concurrency : int or None
         Number of clients at work at a time; none: all.
     buffer : int
-        Number of replies that make an aggregate; fewer if no further client can be asked.
+        Number of admitted replies that make an aggregate; fewer if no further client can be asked.
+        The first aggregate waits for three, which are compared with each other.
     staleness : str
         Weight of a change that began s aggregates ago. constant: 1. even: (1 + s)/u, with u the
         aggregates made while the mean client works; fast clients then have no more influence.

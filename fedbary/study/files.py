@@ -5,7 +5,6 @@ Earlier versions wrote one file, a row a round with all.
 
 from __future__ import annotations
 
-import gzip
 import io
 import lzma
 import zlib
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from fedbary.data.unpacked import opened
 from fedbary.runs.whole import write_whole
 
 COMMON = "common.csv"
@@ -96,8 +96,13 @@ def read(folder: Path) -> pd.DataFrame:
 
 def _unpacked(folder: Path) -> bytes:
     if (folder / ROUNDS).exists() or not (folder / PACKED_BEFORE).exists():
-        return lzma.decompress((folder / ROUNDS).read_bytes())
-    return gzip.decompress((folder / PACKED_BEFORE).read_bytes())
+        return _content(folder / ROUNDS)
+    return _content(folder / PACKED_BEFORE)
+
+
+def _content(file: Path) -> bytes:
+    with opened(file) as held:
+        return held.read()
 
 
 def _parsed(content: bytes) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from fedbary.launching.warm_process import Lost, WarmProcess
 from fedbary.runs.duration import duration
 from fedbary.runs.location import is_whole
 from fedbary.runs.lock import require_free
-from fedbary.runs.resume import resumable, rounds_before
+from fedbary.runs.resume import is_changed, resumable
 from fedbary.settings.config import Settings, bookkeeping
 from fedbary.study.cost import Cost
 from fedbary.study.files import is_table
@@ -87,11 +87,11 @@ class SweepFolder:
     def has(self, name: str) -> bool:
         """Return whether a run's folder holds a whole run without damaged files.
 
-        A run that was given more rounds does not count: its first rounds were another run's.
+        A run that has changed on its way does not count: its first rounds were another run's.
         """
         try:
             folder = self.folder(name)
-            if not is_whole(folder) or rounds_before(folder):
+            if not is_whole(folder) or is_changed(folder):
                 return False
             return not read_run(name, folder).empty
         except SettingError:
@@ -173,8 +173,9 @@ def sweep(
 ) -> dict[str, str]:
     """Make the missing runs; return those that failed, each with its error.
 
-    The table is written after every run. If the sweep itself ends early, by Ctrl-C for example, the
-    active runs are stopped, and the next sweep resumes them.
+    The table is written after every run; where it cannot be, the run counts as failed. If the sweep
+    itself ends early, by Ctrl-C for example, the active runs are stopped, and the next sweep
+    resumes them.
     """
     todo = {name: s for name, s in experiment.runs.items() if name not in results.done}
     (results.path / "logs").mkdir(parents=True, exist_ok=True)
@@ -200,8 +201,11 @@ def sweep(
                     said = f"failed: {failed[name]}"
                 console.print(f"{name}: {said}", markup=False)
             meter.update()
-    if failed:
-        results.write()
+    try:
+        if failed:
+            results.write()
+    except OSError:  # a full disk: the failures say it, and which file it is
+        return failed
     return {name: why for name, why in failed.items() if name not in results.done}
 
 

@@ -104,7 +104,7 @@ def _training(clients: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return row
 
 
-def read_table(results: Path) -> pd.DataFrame:
+def read_table(results: str | Path) -> pd.DataFrame:
     """Return the table of a results folder; runs that stopped early have fewer rounds than asked.
 
     Raises
@@ -112,6 +112,7 @@ def read_table(results: Path) -> pd.DataFrame:
     SettingError
         If there is none, it is damaged, or another version of fedbary with another format wrote it.
     """
+    results = Path(results)
     try:
         table = files.read(results)
     except FileNotFoundError:

@@ -24,7 +24,7 @@ from fedbary.predictive.networks import device_of
 from fedbary.predictive.passes import chosen
 from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
-from fedbary.scores.temperature import nll_at_temperatures
+from fedbary.scores.temperature import TEMPERATURES, nll_at_temperatures
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfClasses
 from fedbary.tasks import _class_scores, _failing, _linear
@@ -39,14 +39,11 @@ if TYPE_CHECKING:
 AT_ONCE = 500
 """Inputs that networks answer at a time."""
 
+TOO_MUCH, LEAST_GAIN = 0.1, 0.01
+"""Part of the NLL at the best temperature, and nats, from which an NLL above it is worth a word."""
 
-BEST_BY: Mapping[str, Callable[..., int]] = {
-    "nll": min,
-    "accuracy": max,
-    "ece": min,
-    "brier": min,
-}
-"""Scores that may choose the best round, each with the better direction."""
+BEST_BY = ("nll", "accuracy", "ece", "brier")
+"""Scores that may choose the best round."""
 
 
 def not_closed(settings: Settings) -> Iterator[Condition]:
@@ -65,7 +62,7 @@ class Classes(Task):
 
     limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _class_scores.known(SCORES)
-    best_by = BEST_BY
+    best_by: tuple[str, ...] = BEST_BY
     curves: tuple[Curve, ...] = (_class_scores.ACCURACY, _class_scores.NLL, _class_scores.ECE)
 
     @property
@@ -187,7 +184,7 @@ class Classes(Task):
             why = "predictions are not finite" if told else "no site has answered"
             return f"not scored, {why}"
         accuracy, nll, ece = (scores[name] for name in ("accuracy", "nll", "ece"))
-        return f"accuracy {100 * accuracy:.2f} %  NLL {nll:.4f}  ECE {100 * ece:.2f} %"
+        return f"accuracy {100 * accuracy:.2f} %  NLL {nll:z.4f}  ECE {100 * ece:.2f} %"
 
     def summary(
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
@@ -215,6 +212,24 @@ class Classes(Task):
         """Yield the reliability diagram."""
         labels = self.scored_by_clients(facts)[1]
         yield "reliability", self._reliability(prediction, labels, "Final global model")
+
+    def advice(self, found: Scored, facts: Facts) -> str:
+        """Return what a temperature would make of the NLL, where that is a tenth less."""
+        settings = self.settings
+        if found.prediction is None or told(OfClasses, settings).calibrate != "none":
+            return ""
+        if (labels := self.scored_by_clients(facts)[1]).ndim > 1:
+            return ""
+        now, nlls = found.scores["nll"], nll_at_temperatures(found.prediction, labels)
+        best = min(nlls, key=nlls.__getitem__)
+        if not now - nlls[best] > max(TOO_MUCH * nlls[best], LEAST_GAIN):
+            return ""
+        kind = "sure" if TEMPERATURES[best] > 1 else "unsure"
+        more = "" if settings.holdout else " holdout=0.1"
+        return (
+            f"The probabilities are too {kind}: the NLL is {now:.4f}, and {nlls[best]:z.4f} at a "
+            f"temperature of {TEMPERATURES[best]:.2g}. Try calibrate=temperature{more}"
+        )
 
     # Predictions
 
@@ -256,7 +271,7 @@ class Classes(Task):
             "class": np.array(classes, dtype=object)[probs.argmax(1)],
             **{f"p({name})": probs[:, k] for k, name in enumerate(classes)},
             "total uncertainty": prediction.entropy.double().cpu().numpy(),
-            "epistemic uncertainty": prediction.epistemic.double().cpu().numpy(),
+            "epistemic uncertainty": prediction.known_epistemic.double().cpu().numpy(),
             **({} if far is None else {"relative Mahalanobis distance": far.cpu().numpy()}),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -28,8 +29,10 @@ NOT_FINITE = "its predictions are not finite"
 def no_better(scores: Mapping[str, float], counts: Sequence[float]) -> str:
     """Say in which scores a model is no better than one without inputs; "" if it is better in one.
 
-    A model without inputs predicts the commonest class. Its NLL is the classes' entropy H = −Σ_c
-    π_c log π_c, in nats. The result is "" unless both accuracy and NLL are no better.
+    A model without inputs predicts the commonest class, whose share is p. Its NLL is the classes'
+    entropy H = −Σ_c π_c log π_c, in nats. An accuracy counts as better above p + √(p (1 − p)/n),
+    so that one of n examples does not decide. An NLL counts as better below 0.98 H. The result is
+    "" unless both accuracy and NLL are no better.
 
     Parameters
     ----------
@@ -42,15 +45,18 @@ def no_better(scores: Mapping[str, float], counts: Sequence[float]) -> str:
     accuracy, nll = scores["accuracy"], scores["nll"]
     if len(shares) < 2 or not np.isfinite([accuracy, nll]).all():
         return ""
-    shares /= shares.sum()
+    examples = shares.sum()
+    shares /= examples
     entropy, commonest = float(-(shares * np.log(shares)).sum()), float(shares.max())
-    if accuracy > commonest + 1e-9 or nll < AS_GOOD * entropy:
+    chance = math.sqrt(commonest * (1 - commonest) / examples)
+    if accuracy > commonest + chance + 1e-9 or nll < AS_GOOD * entropy:
         return ""
     said = f"accuracy {100 * accuracy:.2f} % is no better than the commonest class alone, "
     said += f"{100 * commonest:.2f} %"
-    if nll > FAR * entropy:
-        said += f", and an NLL of {nll:.3g}, against {entropy:.3g} without any input, diverges"
-    return said
+    if accuracy > commonest:
+        said += f", by more than a standard error, {100 * chance:.2f} %"
+    said += f", and an NLL of {nll:.3g} is no better than {entropy:.3g} without any input"
+    return said + (": it diverges" if nll > FAR * entropy else "")
 
 
 def classes_failing(

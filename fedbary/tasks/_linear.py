@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import adaptive_avg_pool2d
+from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
 from fedbary.data import deal
 from fedbary.predictive import Prediction
@@ -21,6 +21,9 @@ from fedbary.predictive.forecast import Forecast
 from fedbary.runs import schema
 from fedbary.scores.logistic import logistic
 from fedbary.scores.ridge import ridge
+
+FAR_NLL = 0.1
+"""Part of a linear model's NLL by which an NLL above it counts as far behind."""
 
 FAR = 0.04
 """Difference in accuracy or R² that counts as far behind: four points.
@@ -33,6 +36,9 @@ PRODUCTS = 4_000_000_000
 
 SIDE = 32
 """Pixels of a side that the linear model sees; larger images are averaged to so many."""
+
+LEAST = 1e-8
+"""The least probability that is scored, as in `fedbary.scores.metrics`."""
 
 AT_ONCE = 1000
 """Examples at a time."""
@@ -63,13 +69,18 @@ class Rival:
 def classes_behind(
     held: deal.Dealable, dealt: deal.Deal, prediction: Prediction, labels: Tensor
 ) -> dict[str, str]:
-    """Return ``behind`` with the lag in accuracy, if it is large."""
+    """Return ``behind`` with the lag in accuracy, or else in NLL, if it is large."""
     if (found := rival(held, dealt, classes=prediction.probs.shape[1])) is None:
         return {}
     labels = labels.cpu()
     theirs = (found.answers.argmax(1) == labels).double()
     ours = (prediction.probs.argmax(1).cpu() == labels).double()
-    return far_behind("accuracy", ours, theirs, found)
+    if said := far_behind("accuracy", ours, theirs, found):
+        return said
+    if ours.mean() >= theirs.mean() + FAR:
+        return {}
+    each = prediction.probs.cpu().double().clamp_min(LEAST)[torch.arange(len(labels)), labels]
+    return far_above(-each.log(), cross_entropy(found.answers, labels, reduction="none"), found)
 
 
 def numbers_behind(
@@ -122,6 +133,17 @@ def far_behind(score: str, ours: Tensor, theirs: Tensor, found: Rival) -> dict[s
     said = f"its {score} of {100 * ours.mean():.1f} % is {100 * points:.1f} points (standard error "
     said += f"{100 * error:.1f}) below the {100 * theirs.mean():.1f} % of {found.told()}"
     return {schema.BEHIND: f"{said}; {len(gap)} examples score both"}
+
+
+def far_above(ours: Tensor, theirs: Tensor, found: Rival) -> dict[str, str]:
+    """Return ``behind``, with its standard error, if the mean of an NLL (N,) is far above."""
+    gap = ours - theirs
+    nats, error = float(gap.mean()), float(gap.std(correction=0)) / math.sqrt(len(gap))
+    if not nats >= max(FAR_NLL * float(theirs.mean()), error):
+        return {}
+    said = f"its NLL of {ours.mean():.3f} nats is {nats:.3f} (standard error {error:.3f}) above "
+    said += f"the {theirs.mean():.3f} of {found.told()}; {len(gap)} examples score both"
+    return {schema.BEHIND: said}
 
 
 def _seen(x: Tensor) -> Tensor:

@@ -107,6 +107,10 @@ class Task(OwnSettings, ABC):
             If its data do not fit the signature.
         """
 
+    def raw(self, site: Site, signature: Any) -> Tensor:
+        """Return the inputs that a site trains on (N, …), before a network makes features."""
+        return self.shard(site, signature).x
+
     def notes(self) -> Sequence[str]:
         """Return lines on the settings' data, and on files that were not read."""
         return ()
@@ -236,6 +240,10 @@ class Task(OwnSettings, ABC):
     @abstractmethod
     def said(self, scores: Mapping[str, float]) -> str:
         """Return the scores as the log's line has them."""
+
+    def advice(self, found: Scored, facts: Facts) -> str:
+        """Return a line on how a result's predictions could be better; "" for none."""
+        return ""
 
     def summary(
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]

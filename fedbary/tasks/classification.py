@@ -33,7 +33,7 @@ from fedbary.errors import SettingError
 from fedbary.parts.parameters import Checked, told
 from fedbary.predictive import Prediction
 from fedbary.runs import schema
-from fedbary.runs.run_folder import read_signature
+from fedbary.runs.run_folder import read_layout
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfImages
@@ -112,12 +112,18 @@ class Classification(Classes):
     def shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return a site's images, or their features, and labels, on the device."""
         _features.require_same(self.pretrained, signature)
+        return self.seen(self._images_of(site, signature), site.state_path)
+
+    def raw(self, site: Site, signature: ImageLayout) -> Tensor:
+        """Return the images that a site trains on, and no features of them."""
+        return self._images_of(site, signature).x
+
+    def _images_of(self, site: Site, signature: ImageLayout) -> Shard:
         if site.partition is None:
-            return self.seen(self.own_shard(site, signature), site.state_path)
+            return self.own_shard(site, signature)
         held = self.held
         _images.require_fit(held, signature)
-        shard = deal.client_shard(held, self.deal, site.partitions, site.partition)
-        return self.seen(shard, site.state_path)
+        return deal.client_shard(held, self.deal, site.partitions, site.partition)
 
     def own_shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return the inputs and labels of a site's own data."""
@@ -134,8 +140,8 @@ class Classification(Classes):
     def require_same_data(self, folder: Path) -> None:
         """Raise a SettingError unless data and backbone are those of the run in a folder."""
         super().require_same_data(folder)
-        if (held := read_signature(folder)) is not None:
-            _features.require_same(self.pretrained, self.signature_from(held))
+        if (held := read_layout(folder, self.signature_from)) is not None:
+            _features.require_same(self.pretrained, held)
 
     def notes(self) -> tuple[str, ...]:
         """Return lines on the data set's folder and its oddities."""

@@ -45,7 +45,7 @@ class MultiLabel(Classification):
 
     Parameters = OfImages
     reads = "data/images read_sets .npz"
-    best_by = {**Classification.best_by, "f1": max, "auroc": max}
+    best_by = (*Classification.best_by, "f1", "auroc")
     conditions = (*Classification.conditions, of_labels)
     labels = SETS
     limits: Mapping[str, tuple[float, float]] = SCORES
@@ -88,7 +88,7 @@ class MultiLabel(Classification):
             "labels": np.array(borne, dtype=object),
             **{f"p({name})": yes[:, k] for k, name in enumerate(signature.classes)},
             "total uncertainty": prediction.entropy.double().sum(1).cpu().numpy(),
-            "epistemic uncertainty": prediction.epistemic.double().sum(1).cpu().numpy(),
+            "epistemic uncertainty": prediction.known_epistemic.double().sum(1).cpu().numpy(),
         }
 
 

@@ -96,7 +96,7 @@ class Regression(Rows):
     Parameters = OfNumbers
     reads = "data/tables read"
     conditions = (of_numbers,)
-    best_by = {"nll": min, "rmse": min, "crps": min}
+    best_by = ("nll", "rmse", "crps")
     known_metrics = {"train-mse": (0.0, math.inf)}
     curves = (
         ("nll", 1, "Negative log-likelihood (nats)", RED),
@@ -201,7 +201,7 @@ class Regression(Rows):
             return "not scored, predictions are not finite"
         within = 100 * scores["coverage_90"]
         nll, rmse = scores["nll"], scores["rmse"]
-        return f"NLL {nll:.4f}  RMSE {rmse:.4g}  in the 90 % interval {within:.1f} %"
+        return f"NLL {nll:z.4f}  RMSE {rmse:.4g}  in the 90 % interval {within:.1f} %"
 
     def pictures(self, prediction: Forecast, facts: Facts) -> Iterator[tuple[str, Figure]]:
         """Yield a picture of the coverage of central intervals."""
@@ -245,13 +245,13 @@ class Regression(Rows):
     def answers(self, prediction: Forecast, signature: Layout) -> dict[str, np.ndarray]:
         """Return means, standard deviations and central 90 % intervals, in the target's units."""
         mean, std = prediction.mean.double().numpy(), prediction.var.double().sqrt().numpy()
-        half = NINETY_PERCENT * std
+        half, epistemic = NINETY_PERCENT * std, prediction.epistemic.double().sqrt().numpy()
         return {
             "mean": mean,
             "std": std,
             "lower 90 %": mean - half,
             "upper 90 %": mean + half,
-            "epistemic std": prediction.epistemic.double().sqrt().numpy(),
+            "epistemic std": epistemic if epistemic.any() else np.full_like(epistemic, np.nan),
         }
 
     def judged(self, prediction: Forecast, y: Tensor) -> dict[str, float]:

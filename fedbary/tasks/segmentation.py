@@ -58,7 +58,7 @@ class Segmentation(Classification):
 
     Parameters = OfImages
     reads = "data/images read_masks .npz"
-    best_by = {**Classification.best_by, "iou": max}
+    best_by = (*Classification.best_by, "iou")
     conditions = (not_closed, of_masks)
     labels = MASKS
     limits: Mapping[str, tuple[float, float]] = SCORES
@@ -107,7 +107,7 @@ class Segmentation(Classification):
         return {
             **{f"share({name})": held[:, k] for k, name in enumerate(signature.classes)},
             "total uncertainty": prediction.entropy.double().mean((1, 2)).cpu().numpy(),
-            "epistemic uncertainty": prediction.epistemic.double().mean((1, 2)).cpu().numpy(),
+            "epistemic uncertainty": prediction.known_epistemic.double().mean((1, 2)).cpu().numpy(),
         }
 
     def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:

@@ -84,7 +84,7 @@ class Tables(Rows, Classes):
 
     Parameters = OfLabelledRows
     reads = "data/tables read_labelled"
-    best_by = {**Classes.best_by, "auroc": max, "sensitivity": max}
+    best_by = (*Classes.best_by, "auroc", "sensitivity")
     conditions = (not_closed, of_rows)
     counts_classes = True
     limits: Mapping[str, tuple[float, float]] = SCORES

@@ -148,6 +148,12 @@ class Text(Classification):
         except Exception as error:  # any error of reading a file may quote it
             raise CellError("data-path", type(error).__name__, UNTOLD, UNTOLD) from None
 
+    def notes(self) -> tuple[str, ...]:
+        """Return lines on the table of texts, and on the language of the default's network."""
+        english = "MiniLM knows English; for other languages choose another backbone="
+        is_usual = self.words.backbone == OfTexts.backbone
+        return (*super().notes(), *([english] if is_usual else []))
+
     def site_notes(self, site: Site, signature: ImageLayout) -> tuple[str, ...]:
         """Return lines on a site's own texts that are cut or left out."""
         if site.partition is not None:

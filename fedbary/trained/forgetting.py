@@ -35,21 +35,18 @@ from fedbary.runs.location import is_deployed, read_settings
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended, rounds_before, sound_checkpoint
+from fedbary.runs.run_folder import tensors_of
 from fedbary.runs.schema import CLIENTS
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import ROOT, Settings, validated
 from fedbary.settings.task_words import OfClasses, OfGuarantees
 from fedbary.tasks import Task, task_of
-from fedbary.trained.loading import tensors_of
 from fedbary.trained.remaining import Remaining, write_remaining
 from fedbary.trained.started_from import METHOD_STATE
 from fedbary.trained.writing import require_free, written_whole
 
 _Site = tuple[float, Mapping[str, Tensor]]
 """A site's number of examples, and the means over them."""
-
-BARRED = "barred."
-"""Prefix in a checkpoint of entries on sites that are refused from now on."""
 
 MORE_ROUNDS = "further rounds bring them to where they are without it"
 
@@ -147,9 +144,7 @@ def _divided(
     server = Server(checkpoint.arrays, under(METHOD_STATE, checkpoint.strategy))
     model, state = method.without(server, site)
     method.check_state(model, state)
-    barred = {n: t for n, t in checkpoint.strategy.items() if n.startswith(BARRED)}
-    barred.pop(BARRED + site, None)
-    return Remaining(model, state, facts, {}, 0.0, barred)
+    return Remaining(model, state, facts, {}, 0.0)
 
 
 def _examples(run: Path) -> dict[str, float]:
@@ -191,9 +186,7 @@ def _without(
     weights = dict.fromkeys(map(whose, others), 0.0)
     for name, (weight, _) in others.items():
         weights[whose(name)] += weight
-    barred = {n: t for n, t in checkpoint.strategy.items() if n.startswith(BARRED)}
-    barred.pop(BARRED + site, None)
-    return Remaining(model, state, facts, weights, examples, barred)
+    return Remaining(model, state, facts, weights, examples)
 
 
 def _require_told_by_sums(
@@ -204,7 +197,9 @@ def _require_told_by_sums(
 ) -> None:
     """Raise an error if the sums do not give the standardisation without one of the sites."""
     why = ""
-    if more := facts.keys() - {"mean", "std", "class_rows"}:
+    if "fill" in facts:
+        why = "missing= mean, median or indicator: all sites' cells give what fills the empty ones"
+    elif more := facts.keys() - {"mean", "std", "class_rows"}:
         why = f"{min(more)}, which every site has told"
     elif sum(t.ndim > 1 for t in model.values()) > 1:
         why = f"standardised inputs before the layer {head_names(model)[0]}"

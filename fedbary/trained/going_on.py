@@ -12,6 +12,7 @@ from fedbary.inference import PosteriorParameters
 from fedbary.methods import Tensors, method_of
 from fedbary.parts.parameters import told
 from fedbary.runs.damage import as_written
+from fedbary.runs.run_folder import read_layout
 from fedbary.settings.combinations import has_earlier_prior
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, Task
@@ -59,7 +60,8 @@ def beginning_of(
     if (run := read_earlier_run(settings, task.facts)) is None:
         return None
     require_same_frozen(model, {**frozen_config(model), **(run.signature or {})})
-    before = signature if run.signature is None else task.signature_from(run.signature)
+    held = read_layout(run.folder, task.signature_from) if run.signature else None
+    before = signature if held is None else held
     inherited = run.inherited(before.classes, signature.classes, method_of(settings))
     theirs, mine = ({**each.config()} for each in (before, signature))
     for name in sorted(theirs.keys() | mine.keys() - {"class-names"}):

@@ -16,6 +16,7 @@ from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import rejection_curve
 from fedbary.predictive import Prediction
 from fedbary.scores.metrics import accuracy_after_rejection
+from fedbary.texts import cut
 from fedbary.trained.run import Trained
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ MOST_GROUPS = 50
 """Most different values of a column of groups; one with more is refused as numbers or names."""
 
 LONGEST_ENDING = 60
-"""Characters of a group in a picture's name."""
+"""Characters of a group in a line, in a picture and in its name."""
 
 REJECTED = tuple(part / 20 for part in range(19))
 """Fractions of the examples that are rejected, most uncertain first."""
@@ -60,6 +61,8 @@ def scores(
 def groups(examples: Examples, by: str | None) -> dict[str, Tensor]:
     """Return the places of all examples, and of those of each value of a column.
 
+    A value that is a long text is cut, so that it fits into a line and a picture.
+
     Raises
     ------
     SettingError
@@ -71,12 +74,15 @@ def groups(examples: Examples, by: str | None) -> dict[str, Tensor]:
     if by not in examples.columns:
         allowed = ", ".join(examples.columns) or "none: these examples have no columns"
         raise SettingError("by", by, allowed)
-    values = np.array([str(value) for value in examples.columns[by]])
+    values = np.array([str(value) for value in examples.columns[by]], dtype=object)
     names = sorted(set(values.tolist()))
     if len(names) > MOST_GROUPS:
         raise SettingError("by", by, f"a column of at most {MOST_GROUPS} different values")
-    each = {f"{by}={name}": torch.from_numpy(np.flatnonzero(values == name)) for name in names}
-    return found | each
+    for number, name in enumerate(names, 1):
+        group = cut(f"{by}={name}", LONGEST_ENDING)
+        group = f"{group} ({number})" if group in found else group
+        found[group] = torch.from_numpy(np.flatnonzero(values == name))
+    return found
 
 
 def pictures(
@@ -112,7 +118,7 @@ def _endings(groups: Iterable[str]) -> list[str]:
 
 def _part(prediction: Any, index: Tensor) -> Any:
     held = {f.name: getattr(prediction, f.name) for f in fields(prediction)}
-    told = {name: tensor for name, tensor in held.items() if tensor is not None}
+    told = {name: tensor for name, tensor in held.items() if isinstance(tensor, Tensor)}
     return replace(prediction, **{k: t[index.to(t.device)] for k, t in told.items()})
 
 

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from fedbary.errors import SettingError
 from fedbary.runs.checkpoints import load_checkpoint
+from fedbary.runs.location import CLIENTS
 from fedbary.runs.memory import Memory
-
-CLIENTS = "clients"
-"""The folder in a run's folder with the simulated clients' memories, one for each partition."""
 
 _KEPT, _RUN = "kept.", "run"
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
-from fedbary.data.paths import content_of, user_path
+from fedbary.data.paths import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
@@ -23,7 +21,7 @@ from fedbary.runs.location import METRICS, read_settings
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
-from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_signature
+from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_layout, tensors_of
 from fedbary.settings.config import completed
 from fedbary.tasks import risks, row_names, task_of
 from fedbary.trained.group import of_group
@@ -71,8 +69,8 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
     settings = completed({**older, **made, **here})
     require_trusted(settings, folder, own_code)
     task = task_of(settings)
-    held = read_signature(folder)
-    signature = task.signature() if held is None else task.signature_from(held)
+    held = read_layout(folder, task.signature_from)
+    signature = task.signature() if held is None else held
     posterior = Posterior.from_state_dict(tensors_of(folder, POSTERIOR))
     network = task.make_model(signature)
     _fill(network, posterior, folder)
@@ -116,18 +114,3 @@ def _members(folder: Path, line: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _holds(folder: Path, name: str) -> bool:
     return (folder / f"{name}.safetensors").exists()
-
-
-def tensors_of(folder: Path, name: str) -> dict[str, Tensor]:
-    """Read ``<name>.safetensors`` of a run, in the order of the names, by which a seed draws.
-
-    Raises
-    ------
-    SettingError
-        If it is missing or damaged.
-    """
-    file = folder / f"{name}.safetensors"
-    try:
-        return dict(sorted(load_tensors(content_of(file)).items()))
-    except (OSError, SafetensorError) as error:
-        raise SettingError(str(file), error, "the file as the run wrote it") from None

@@ -19,7 +19,7 @@ from fedbary.runs.data_kept import read_digest, write_digest
 from fedbary.runs.failing import advised
 from fedbary.runs.location import SETTINGS
 from fedbary.runs.provenance import write_settings
-from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder, read_signature
+from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder, read_layout, read_signature
 from fedbary.runs.site_keys import read_site_keys, write_site_keys
 from fedbary.settings.config import Settings, read_yaml
 from fedbary.settings.modes import Clocked
@@ -44,8 +44,6 @@ class Remaining:
         Number of examples of each remaining site.
     examples : float
         Number of examples of the site that is gone.
-    barred : mapping of str to Tensor
-        Entries of the checkpoint on sites that are refused from now on.
     """
 
     model: Mapping[str, Tensor]
@@ -53,7 +51,6 @@ class Remaining:
     facts: Mapping[str, Tensor]
     sites: Mapping[str, float]
     examples: float
-    barred: Mapping[str, Tensor]
 
 
 def write_remaining(
@@ -88,13 +85,13 @@ def write_remaining(
         write_digest(folder, digest)
     if left.facts:
         results.write_tensors(task.facts, left.facts)
-    known = task.signature() if signature is None else task.signature_from(signature)
+    known = read_layout(run, task.signature_from) if signature else task.signature()
     network = task.make_model(known)
     results.add_round(_line(0, network, {}, task, left, counts))
     network.load_state_dict(dict(left.model))
     results.add_round(_line(1, network, left.state, task, left, counts))
     held = {METHOD_STATE + name: tensor for name, tensor in left.state.items()}
-    results.add_checkpoint(left.model, {**held, **left.barred})
+    results.add_checkpoint(left.model, held)
     by = method_of(settings).predictive(left.model, left.state)
     if by.members:
         results.write_tensors(NETWORKS, by.members)

@@ -230,7 +230,7 @@ class Trained:
         seed: int = 0,
         level: float | None = None,
         site: str | None = None,
-    ) -> None:
+    ) -> int:
         """Write an ONNX file of networks drawn now; it predicts as `predict` does on a CPU.
 
         The input ``x`` has N examples: images (N, C, H, W), float32, bytes divided by 255;
@@ -252,6 +252,11 @@ class Trained:
         level, site
             As in `thresholds`, for the sets or intervals.
 
+        Returns
+        -------
+        int
+            Number of networks in the file; 0 if a closed form predicts.
+
         Raises
         ------
         SettingError
@@ -266,6 +271,7 @@ class Trained:
             raise SettingError("predictive", kind, f"another, or 0 samples: a graph has no {kind}")
         outcome = replace(self._outcome, model=copy.deepcopy(self.network).cpu())
         graph = task.graph(outcome, self.facts, seed_of_draws(self.settings.seed, seed))
+        networks = len(graph(task.zeros(self.signature)).get("networks", ()))
         are_asked = (level, site) != (None, None)
         if are_asked and (task.settings.samples, seed) != (held, 0):
             raise SettingError("samples", samples, f"{held} and seed 0, as the sites scored")
@@ -278,6 +284,7 @@ class Trained:
         classes, task_name = list(self.signature.classes), self.settings.task
         facts = {"classes": classes, "features": features, "task": task_name}
         write_whole(Path(file), onnx_bytes(graph, task.zeros(self.signature), facts))
+        return networks
 
     def _told(self, samples: int | None, **changes: Any) -> Task:
         """Return the task under the run's settings, with changed samples and other values."""

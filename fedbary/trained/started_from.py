@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load
 from torch import Tensor
 
 from fedbary.aggregation.prefixes import under
@@ -29,7 +28,7 @@ from fedbary.runs.location import POSTERIOR, SETTINGS, read_settings
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.provenance import write_settings
 from fedbary.runs.resume import require_ended
-from fedbary.runs.run_folder import read_signature
+from fedbary.runs.run_folder import read_signature, tensors_of
 from fedbary.runs.schema import ROUND
 from fedbary.settings.config import Settings, read_yaml
 
@@ -176,15 +175,14 @@ def read_earlier_run(settings: Settings, facts: str) -> EarlierRun | None:
                 raise SettingError(name, mine, f"{theirs}, as in {folder}, where the run starts")
         number = result_line(read_rounds(folder))[ROUND]
         checkpoint = load_round(folder, number)
-        content = content_of(folder / POSTERIOR)
         return EarlierRun(
             folder,
             number,
-            hashlib.sha256(content).hexdigest(),
+            hashlib.sha256(content_of(folder / POSTERIOR)).hexdigest(),
             checkpoint.arrays,
             under(METHOD_STATE, checkpoint.strategy),
-            Posterior.from_state_dict(load(content)),
-            load(content_of(folder / f"{facts}.safetensors")) if facts else {},
+            Posterior.from_state_dict(tensors_of(folder, Path(POSTERIOR).stem)),
+            tensors_of(folder, facts) if facts else {},
             before,
             read_signature(folder),
         )

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from fedbary.errors import SettingError
 from fedbary.figures.sheet import DPI
+from fedbary.runs.lock import LOCK, locked
 from fedbary.runs.whole import write_whole
 
 if TYPE_CHECKING:
@@ -43,24 +44,49 @@ def picture_beside(table: Path) -> Path:
 
 
 @contextmanager
-def written_whole(folder: Path) -> Iterator[Path]:
+def only_writer(output: Path, others: Iterable[Path] = (), force: bool = False) -> Iterator[Path]:
+    """Be the only command that writes an output and `others` beside it; yield an empty folder.
+
+    The folder lies beside the output and is removed at the end.
+
+    Raises
+    ------
+    RunError
+        Another command is writing it.
+    SettingError
+        It is there already, perhaps since a moment ago; see `require_free`.
+    """
+    output = output.resolve()
+    scratch = output.with_name(f".{output.name}.partial-fedbary")
+    with locked(scratch, output):
+        partial = scratch / "files"
+        try:
+            require_free([output, *others], force)
+            shutil.rmtree(partial, ignore_errors=True)  # of a command that was killed
+            partial.mkdir()
+            yield partial
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+            (scratch / LOCK).unlink(missing_ok=True)
+            with suppress(OSError):  # the next command has begun
+                scratch.rmdir()
+
+
+@contextmanager
+def written_whole(folder: Path, force: bool = False) -> Iterator[Path]:
     """Yield a temporary folder to fill; its files move to `folder` at the end, all at once.
 
-    In an existing `folder`, files of the same names are replaced, and the others stay.
+    With `force` files of the same names in an existing `folder` are replaced; the others stay. One
+    command does so at a time, see `only_writer`.
     """
     folder = folder.resolve()
-    partial = folder.with_name(f".{folder.name}.partial-fedbary")  # a name that no process uses
-    shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
-    partial.mkdir()
-    try:
+    with only_writer(folder, force=force) as partial:
         yield partial
         if folder.exists():
             for file in sorted(partial.iterdir()):
                 os.replace(file, folder / file.name)
         else:
             partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_table(file: Path, columns: Mapping[str, Any]) -> None:

@@ -40,7 +40,6 @@ _NAME = "default"
 DOWN, UP = (f".lora_{factor}.{_NAME}.weight" for factor in "AB")
 """Endings of the names of A and B."""
 
-TRUNCATED = "is_truncated"
 """Attribute that marks a network whose adapters have a client's own rank."""
 
 RESIDUAL = ".residual"
@@ -147,11 +146,8 @@ def truncated(network: nn.Module, rank: int | None) -> Iterator[None]:
     """Let adapters have a smaller rank within the block: the first columns of B and rows of A.
 
     The other columns and rows are 0, and stay 0 under training. A frozen A is restored afterwards.
-    The network has the attribute `TRUNCATED`: it must train alone, because its frozen weights
-    differ from other clients'.
     """
     layers = _adapted(network).values() if rank is not None else ()
-    setattr(network, TRUNCATED, rank is not None)
     frozen = []
     with torch.no_grad():
         for layer in layers:

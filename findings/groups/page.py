@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STREAMS = {"turned": "four turns", "labels": "two label maps"}
-ACCURACY = Metric("accuracy", "own model, accuracy %", 100, 2, False)
+ACCURACY = Metric("accuracy", "own model, accuracy %", 100, 2)
 NLL = Metric("nll", "own model, NLL", 1, 3)
-COMMON = Metric("common accuracy", "global model, accuracy %", 100, 2, False)
+COMMON = Metric("common accuracy", "global model, accuracy %", 100, 2)
 GIVEN, FOUND = "groups given, RKLB", "groups found, RKLB"
 
 

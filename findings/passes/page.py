@@ -16,9 +16,9 @@ from findings.arms.page import AT_T, BOUND
 METRICS = (
     AT_T,
     ACCURACY,
-    Metric("auroc_entropy", "AUROC %, entropy", 100, 2, False),
-    Metric("auroc_epistemic", "AUROC %, mutual information", 100, 2, False),
-    Metric("kept_accuracy", "Accuracy %, a fifth referred", 100, 2, False),
+    Metric("auroc_entropy", "AUROC %, entropy", 100, 2),
+    Metric("auroc_epistemic", "AUROC %, mutual information", 100, 2),
+    Metric("kept_accuracy", "Accuracy %, a fifth referred", 100, 2),
     Metric("set_size", "classes in a 90 % set", decimals=2),
 )
 PAIRS = [

@@ -45,13 +45,13 @@ CONDITIONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
 
 KINDS = ("blur", "noise", "contrast")
 STRENGTHS = range(1, 6)
-REJECTED = Metric("rejection.0.2", "accuracy %, a fifth passed on", 100, 2, False)
+REJECTED = Metric("rejection.0.2", "accuracy %, a fifth passed on", 100, 2)
 FOREIGN = replace(DETECTION[0], label="OOD AUROC %")
 CORRUPTED = tuple(
     metric
     for kind in KINDS
     for metric in (
-        Metric(f"corrupted.{kind}.accuracy", f"{kind}: accuracy %", 100, 2, False),
+        Metric(f"corrupted.{kind}.accuracy", f"{kind}: accuracy %", 100, 2),
         Metric(f"corrupted.{kind}.nll", f"{kind}: NLL"),
     )
 )

@@ -1,7 +1,6 @@
 """The two apps in one process, without Ray: `python -m server_app.engine.inline settings.yaml`.
 
-It is for breakpoints, tests and many short runs. It is also for a machine with one GPU, which one
-process uses best: the clients of a round train side by side (`client_app.together`).
+It is for breakpoints, tests and many short runs, and for a machine with one GPU.
 """
 
 from __future__ import annotations
@@ -11,29 +10,32 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from logging import INFO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
-from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedbary.errors import RunError, SettingError, one_line
+from fedbary.errors import last_words
 from fedbary.figures import draw_without_screen
 from fedbary.settings.config import Settings, validated
-from fedbary.settings.device import torch_device
-from strategies.internals import ErrorCode, Run, TaskIdentity, log, number, with_content
-
-if TYPE_CHECKING:
-    from client_app.together import Together
+from strategies.internals import (
+    ErrorCode,
+    Run,
+    TaskIdentity,
+    number,
+    unavailable,
+    with_content,
+)
 
 RUN_ID, SERVER_NODE_ID = 1, 1
 
 
 class InlineGrid(Grid):
     """A federation in this process: a message is answered by calling the ClientApp.
+
+    As of Flower's SuperLink, a reply can be pulled once. Who asks for it again gets an error.
 
     Messages carry the identity of the process's task, which Flower's launchers set and this sets.
 
@@ -45,9 +47,6 @@ class InlineGrid(Grid):
         Each node's config; or their number, with partition ids 0…nodes−1.
     run_config
         The run config that each client's context carries.
-    together
-        Answers training messages that are pushed together, given a function that answers one. None:
-        they are answered one after another.
     """
 
     def __init__(
@@ -55,15 +54,14 @@ class InlineGrid(Grid):
         client_app: ClientApp,
         nodes: int | Sequence[Mapping[str, str | int]],
         run_config: dict[str, str | int | float | bool],
-        together: type[Together] | None = None,
     ) -> None:
         if isinstance(nodes, int):
             nodes = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, SERVER_NODE_ID, 1
         self._client_app = client_app
-        self.together = None if together is None else together(self._answer)
         self._run = Run.create_empty(run_id=RUN_ID)
         self._message_ids = itertools.count(1)
+        self._open: set[str] = set()
         self._replies: dict[str, Message] = {}
         self._contexts = {
             node_id: Context(
@@ -106,29 +104,23 @@ class InlineGrid(Grid):
         message_ids = [str(next(self._message_ids)) for _ in messages]
         for message, message_id in zip(messages, message_ids, strict=True):
             number(message, message_id)
-        self._replies.update(zip(message_ids, self._answers(messages), strict=True))
+        self._open.update(message_ids)
+        self._replies.update(zip(message_ids, map(self._answer, messages), strict=True))
         return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Hand the replies over, each once."""
-        return [self._replies.pop(i) for i in message_ids if i in self._replies]
+        """Hand the replies over, each once; an id that is not open has an error for a reply."""
+        asked = set(message_ids)
+        closed = [unavailable(message_id, RUN_ID) for message_id in sorted(asked - self._open)]
+        replied = [message_id for message_id in self._replies if message_id in asked]
+        self._open -= set(replied)
+        return [*closed, *map(self._replies.pop, replied)]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Answer messages and return the replies."""
         return self.pull_messages(self.push_messages(messages))
-
-    def _answers(self, messages: Sequence[Message]) -> Iterable[Message]:
-        phases = {message.metadata.message_type.partition(".")[0] for message in messages}
-        if self.together is None or phases != {MessageType.TRAIN}:
-            return map(self._answer, messages)
-        before = self.together.hindrance
-        replies = self.together.answers(messages)
-        if self.together.hindrance != before:
-            why = self.together.hindrance
-            log(INFO, "Clients train %s", f"one after another: {why}" if why else "side by side")
-        return replies
 
     def _answer(self, message: Message) -> Message:
         received = with_content(message, copy.deepcopy(message.content))
@@ -143,12 +135,10 @@ class InlineGrid(Grid):
 def run_inline(settings: Settings, folder: Path) -> None:
     """Run the server app against the client app in this process; results go to `folder`."""
     from client_app import app
-    from client_app.together import Together
     from server_app import run
 
     settings = settings.model_copy(update={"output": str(folder)})
-    together = Together if torch_device(settings).type == "cuda" else None
-    grid = InlineGrid(app, settings.clients, settings.model_dump(), together)
+    grid = InlineGrid(app, settings.clients, settings.model_dump())
     run(grid, settings, folder)
 
 
@@ -161,8 +151,10 @@ def run_file(file: Path, run: Callable[[Settings, Path], None]) -> None:
         settings = validated(yaml.safe_load(file.read_text(encoding="utf-8")))
         with claimed_folder(settings, Path.cwd()) as folder:
             run(settings, folder)
-    except (SettingError, RunError, OSError) as error:
-        sys.exit(f"fedbary: {one_line(error)}")
+    except Exception as error:
+        if (said := last_words(error)) is None:
+            raise
+        sys.exit(f"fedbary: {said}")
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from client_app import app
-from fedbary.errors import RunError, SettingError, one_line
+from fedbary.errors import last_words
 from fedbary.settings.model import Settings
 from server_app import run
 
@@ -92,9 +92,10 @@ def run_simulated(settings: Settings, folder: Path) -> None:
             run(grid, settings, folder)
             sys.stdout.flush()
             os._exit(0)
-        except (SettingError, RunError, OSError) as error:
-            log(ERROR, "fedbary: %s", one_line(error))
-            end_simulation()
+        except Exception as error:
+            if said := last_words(error):
+                log(ERROR, "fedbary: %s", said)
+                end_simulation()
             raise
 
     FLOWER_LOGGER.addFilter(_is_news)

@@ -61,11 +61,10 @@ class Guarded:
         """Push messages; return their ids."""
         messages = list(messages)
         ids = list(self._grid.push_messages(messages))
-        for message_id, message in zip(
-            ids, messages, strict=False
-        ):  # none is returned if too large
-            self._asked[message_id] = copy(message)
-            self._asked[message_id].__dict__["_content"] = RecordDict()
+        for message_id, message in zip(ids, messages, strict=False):  # none if they are too large
+            if message_id:  # else it was not sent
+                self._asked[message_id] = copy(message)
+                self._asked[message_id].__dict__["_content"] = RecordDict()
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

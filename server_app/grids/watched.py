@@ -61,7 +61,8 @@ class Watched:
 
         at_once = max(1, len(messages)) if getattr(self._grid, "together", None) else 1
         for first in range(0, len(messages), at_once):
-            waiting.update(self._grid.push_messages(messages[first : first + at_once]))
+            ids = self._grid.push_messages(messages[first : first + at_once])
+            waiting.update(filter(None, ids))  # a message without an id was not sent
             pull()
         while waiting and (deadline is None or time.monotonic() < deadline):
             time.sleep(POLL_SECONDS)

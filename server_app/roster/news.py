@@ -39,19 +39,21 @@ def holdings(run: str) -> dict[str, Holding]:
     return found
 
 
-def left_out_of(settings: Settings, forgotten: Iterable[str]) -> Callable[[Member], str]:
+def left_out_of(
+    settings: Settings, forgotten: Iterable[str], left_out: Iterable[str]
+) -> Callable[[Member], str]:
     """Return the function that says why a run leaves a member out; "" if it does not.
 
     With `new_examples` that is also a site whose numbers are still those of the last run.
     """
-    gone, held = (
-        frozenset(forgotten),
-        holdings(settings.start_from) if settings.new_examples else {},
-    )
+    gone, without = frozenset(forgotten), frozenset(left_out)
+    held = holdings(settings.start_from) if settings.new_examples else {}
 
     def why(member: Member) -> str:
         if member.name in gone:
             return f"the run has forgotten {member.name}"
+        if member.name in without:
+            return f"the run goes on without {member.name}"
         examples, labels = held.get(member.name, (-1, []))
         unknown = not (labels and member.label_counts)
         if member.num_examples == examples and (unknown or labels == member.label_counts):

@@ -1,5 +1,6 @@
 """Runs without rounds on a virtual clock: the same bits at any speed, resume, refusals, faults."""
 
+import json
 import math
 import shutil
 
@@ -11,14 +12,16 @@ from nodes import Grid
 from runs_of import lines, posterior, same, timeless_lines
 
 import client_app
-from fedbary.errors import SettingError
+from fedbary.commands import start
+from fedbary.errors import RunError, SettingError
 from fedbary.methods import require_method
-from fedbary.runs.journal import journal_of
+from fedbary.runs.journal import journal_of, require_repeated
 from fedbary.runs.longer import lengthen
 from fedbary.settings.config import resolve
 from fedbary.settings.modes import require_real_time
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
+from strategies.distances import LEAST
 
 BASE = {
     "task": "tables", "engine": "inline", "device": "cpu", "pictures": False, "clients": 4,
@@ -71,8 +74,8 @@ def test_the_clock_goes_on_and_late_replies_are_told(whole):
     times = [line["virtual_seconds"] for line in found]
     assert times[0] == 0 and times == sorted(times) and times[-1] > 0
     late = [late for line in found[1:] for late in line["lateness"]]
-    assert len(late) == 7 and late[0] == 0 and 0 < max(late) < 7
-    assert all(line["admitted"] == 1 for line in found[1:])
+    assert len(late) == LEAST + 6 and late[0] == 0 and 0 < max(late) < 7
+    assert [line["admitted"] for line in found[1:]] == [LEAST, *6 * [1]]
 
 
 @pytest.mark.parametrize("changes", [SITES, {"buffer": 2, "concurrency": 3, "remember": True}])
@@ -140,22 +143,95 @@ def test_rounds_that_go_on_keep_their_time(tmp_path):
     assert timeless_lines(folder) == timeless_lines(tmp_path / "whole")
 
 
-def test_the_replies_of_a_hostile_client_are_refused_and_the_others_go_on(tmp_path):
+WAYS = {
+    "error": lambda held: 1 / 0,
+    "NaN": lambda held: {name: t * torch.nan for name, t in held.items()},
+    "far": lambda held: {n: t if n.endswith("log_var") else t + 1e9 for n, t in held.items()},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.in_turn
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("changes", [{}, {"remember": True}, SITES, {"buffer": 2, **SITES}])
+def test_a_client_that_fails_or_is_hostile_and_300_times_as_fast_costs_its_replies_alone(
+    way, changes, tmp_path
+):
+    trace = tmp_path / "trace.csv"
+    rows = [f"partition {k},{3e-6 if k == 2 else 1e-3 * (1 + 0.1 * k)},0" for k in range(4)]
+    trace.write_text("\n".join(["site,seconds_per_example,latency", *rows]) + "\n")
+
     def train(message, context):
         reply = client_app.train(message, context)
         if context.node_config["partition-id"] == 2:
             held = reply.content["arrays"].to_torch_state_dict()
-            reply.content["arrays"] = ArrayRecord({n: t * torch.nan for n, t in held.items()})
+            reply.content["arrays"] = ArrayRecord(WAYS[way](held))
         return reply
 
-    chosen = resolve({**ASYNC, "output": str(tmp_path / "run")})
+    chosen = resolve(
+        {
+            **ASYNC,
+            "speeds": str(trace),
+            "output": str(tmp_path / "run"),
+            "max_skipped": 1,
+            **changes,
+        }
+    )
     grid = InlineGrid(app_of(train), 4, chosen.model_dump())
     run(grid, chosen, tmp_path / "run")
     found = lines(tmp_path / "run")
     refused = [reason for line in found[1:] for reason in line["refused"]]
-    assert refused and all("partition 2" in reason for reason in refused)
-    assert sum(line["skipped"] for line in found) == len(refused) < 7
-    assert all(torch.isfinite(tensor).all() for tensor in posterior(tmp_path / "run").values())
+    assert len(refused) > 3 and all("partition 2" in reason for reason in refused)
+    assert not any(line["skipped"] or line.get("unanswered") for line in found)
+    clients = {client["site"] for line in found[1:] for client in line["clients"]}
+    assert clients == {"partition 0", "partition 1", "partition 3"}
+    assert found[-1]["auroc"] > 0.9
+    cut = chosen.model_copy(update={"output": str(tmp_path / "again")})
+    run(InlineGrid(app_of(train), 4, chosen.model_dump()), cut, tmp_path / "again")
+    assert same(posterior(tmp_path / "run"), posterior(tmp_path / "again"))
+
+
+def edited(run, folder, change):
+    """A copy of a run whose journal's first row was changed."""
+    shutil.copytree(run, folder)
+    found = lines(folder)
+    found[1]["journal"][0] = change(found[1]["journal"][0])
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in found))
+    return folder
+
+
+@pytest.mark.slow
+def test_a_journal_that_was_edited_is_refused_or_its_replay_ends_with_an_error(whole, tmp_path):
+    """By the digest in the checkpoint; without one by its rows, their order, or the posterior."""
+
+    def failed(row):
+        return {**row, "end": "failed"}
+
+    for place, change in enumerate((failed, lambda row: {**row, "arrived": 1e6})):
+        with pytest.raises(SettingError, match=r"^speeds: .*the file as this run wrote it"):
+            start.replay(edited(whole, tmp_path / f"{place}", change), tmp_path / "replayed")
+    assert not (tmp_path / "replayed").exists()
+
+    def unmarked(name, change):
+        copy = edited(whole, tmp_path / name, change)
+        for file in copy.glob("checkpoint-*"):
+            file.unlink()
+        return copy
+
+    for name, change in (("a", lambda row: {**row, "arrived": "x"}), ("b", lambda row: 5)):
+        with pytest.raises(SettingError, match=r"^journal: .*; expected rows with site"):
+            start.replay(unmarked(name, change), tmp_path / "replayed")
+    late = unmarked("late", lambda row: {**row, "arrived": 1e6})
+    with pytest.raises(RunError, match="ends in another order than in the original run"):
+        made(tmp_path / "other", speeds=str(late / "metrics.jsonl"))
+    with pytest.raises(RunError, match=r"has not the posterior of .*failed: numbers of .* differ"):
+        start.replay(unmarked("failed", failed), tmp_path / "replayed")
+
+
+def test_a_replay_is_compared_with_its_run(whole, tmp_path):
+    require_repeated(whole, made(tmp_path / "again", speeds=str(whole / "metrics.jsonl")))
+    with pytest.raises(RunError, match="has not the posterior"):
+        require_repeated(whole, made(tmp_path / "other", seed=1))
 
 
 def test_a_client_that_vanishes_is_passed_over(tmp_path):
@@ -172,7 +248,7 @@ def test_a_client_that_vanishes_is_passed_over(tmp_path):
     grid._answer = vanishing
     run(grid, chosen, tmp_path / "run")
     found = lines(tmp_path / "run")
-    assert [line["admitted"] for line in found[1:]] == [1] * 6
+    assert [line["admitted"] for line in found[1:]] == [LEAST, *5 * [1]]
     assert ["partition 2"] in [line["unanswered"] for line in found[1:]]
 
 
@@ -286,3 +362,21 @@ def test_a_trace_that_does_not_do_leaves_no_folder(tmp_path):
         assert not (tmp_path / "run").exists()
     trace.write_text("\ufeff" + "\r\n".join(rows))  # as spreadsheets write it
     made(tmp_path / "run", speeds=str(trace), rounds=2)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [5, None, {}, [5], [{}], *({name: wrong} for name, wrong in (
+        ("arrived", "x"), ("arrived", None), ("asked", []), ("round", "1"), ("site", 3), ("end", 0)
+    ))],
+)  # fmt: skip
+def test_a_damaged_journal_is_refused_in_one_line(damaged, whole, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run")
+    written = lines(run)
+    first = written[1]["journal"]
+    is_part = isinstance(damaged, dict) and damaged
+    written[1]["journal"] = [{**first[0], **damaged}, *first[1:]] if is_part else damaged
+    text = "".join(json.dumps(line) + "\n" for line in written)
+    (run / "metrics.jsonl").write_text(text)
+    with pytest.raises(SettingError, match="a journal as the run wrote it|its journal"):
+        journal_of(resolve({**ASYNC, "speeds": str(run / "metrics.jsonl")}))

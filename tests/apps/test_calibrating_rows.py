@@ -134,7 +134,7 @@ def test_a_site_sends_whole_numbers_alone(tmp_path):
             sent.append(reply.content)
 
     own = {"method": "LDA", "model": "linear", "conformal_by": "class"}
-    run_with_a_hostile_site(settings(**own), tmp_path / "run", heard, partition=1)
+    run_with_a_hostile_site(settings(**own), tmp_path / "run", heard, 1)
     (content,) = sent
     assert [*content] == ["metrics"]
     metrics = dict(content.metric_records["metrics"])

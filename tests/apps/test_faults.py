@@ -46,7 +46,8 @@ class FaultyGrid(InlineGrid):
         ids = []
         for message in messages:
             if message.metadata.dst_node_id in self.dumb:
-                ids.append("never answered")
+                ids.append(message_id := f"never answered {len(self._open)}")
+                self._open.add(message_id)
             else:
                 ids.extend(super().push_messages([message]))
         return ids

@@ -102,8 +102,10 @@ def test_a_digest_is_what_it_was_after_it_was_kept(tmp_path):
         with pytest.raises(SettingError, match="data.json, data-rows"):
             read_digest(tmp_path)
     (tmp_path / ROWS).unlink()
-    os.mkfifo(tmp_path / ROWS)
     assert read_digest(tmp_path) is None
+    os.mkfifo(tmp_path / ROWS)
+    with pytest.raises(SettingError, match="a pipe or a device"):
+        read_digest(tmp_path)
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])

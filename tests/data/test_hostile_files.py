@@ -190,3 +190,14 @@ def test_floats_that_run_to_255_are_refused_and_scaled_ones_are_what_bytes_are(t
     standardised = (PIXELS - PIXELS.mean()) / PIXELS.std()
     np.savez(tmp_path / "standardised.npz", x=standardised, y=LABELS)
     assert refused(own_data, str(tmp_path / "standardised.npz"), TASK) is None
+
+
+def test_classes_of_a_file_cannot_steer_a_terminal_or_begin_a_line(tmp_path):
+    """Escapes, bells, new lines and marks of direction are escaped; other scripts stay."""
+    names = ["\x1b[31mred\x07", "one\ntwo", "\u202etxt.exe", "می\u200cشود"]
+    x, y = np.zeros((8, 8, 8), np.uint8), np.arange(8) % 4
+    np.savez(tmp_path / "x.npz", x_train=x, y_train=y, x_test=x, y_test=y, classes=names)
+    held = load(str(tmp_path / "x.npz"), tmp_path, False)
+    assert held.classes == (r"\x1b[31mred\x07", r"one\ntwo", r"\u202etxt.exe", names[-1])
+    told = ImageLayout.from_config({"input-shape": [1, 2, 2], "class-names": names})
+    assert told.classes == held.classes

@@ -190,7 +190,7 @@ def test_text_that_is_numbers_or_dates_to_people_is_refused_by_name(cells, task,
 
 def test_a_column_of_nearly_as_many_levels_as_rows_is_refused(tmp_path):
     path = write(tmp_path, "n.csv", {"who": [f"P{i}" for i in range(12)], "y": list("ab") * 6})
-    with pytest.raises(SettingError, match="feature 'who': '12 texts'.*leave the column out"):
+    with pytest.raises(SettingError, match="feature 'who': '12 texts'.*id=who"):
         load_labelled(path, tmp_path, "y")
 
 

@@ -157,7 +157,7 @@ def test_broken_csv_is_refused_in_a_line(text, match, tmp_path):
 def test_names_and_notes_are_no_levels_and_a_price_is_no_class(tmp_path):
     rows = [f"patient {i},{i % 2}\n" for i in range(MAX_LEVELS + 1)]
     path = written(tmp_path, "who,y\n" + "".join(rows))
-    refused(path, tmp_path, "y", match="feature 'who': '51 texts'.*leave the column out")
+    refused(path, tmp_path, "y", match="feature 'who': '51 texts'.*id=who")
     rows = [f"{i % 7},{i}\n" for i in range(MAX_CLASSES + 1)]
     refused(
         written(tmp_path, "a,y\n" + "".join(rows), "prices.csv"),

@@ -28,7 +28,7 @@ WORDS = {
         {"rule": "RKLB", "bayesian_layers": 1, "kl_weight": "share"},
         {"method": "SCAFFOLD", "momentum": 0.0, "bayesian_layers": 0},
     ],
-    ids=["side by side", "one after another"],
+    ids=["RKLB", "SCAFFOLD"],
 )
 def test_federations_at_once_are_runs(own, tmp_path):
     several = [resolve({**WORDS, **own, "seed": seed}) for seed in (3, 4)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbary.parts.registry import methods
+from fedbary.parts.registry import methods, modules
 
 DOCS = Path(__file__).parents[2] / "docs"
 EVERY = bool(os.environ.get("FEDBARY_EVERY_METHOD"))
@@ -36,7 +36,8 @@ def tables(made):
     return found
 
 
-@pytest.mark.parametrize("task", ["classification", "tables", "regression"])
+@pytest.mark.slow
+@pytest.mark.parametrize("task", modules("tasks"))
 def test_the_page_has_every_name_in_every_reply_of_a_task(task, made, tables):
     assert tables[task] == made.task_rows(task)
 
@@ -46,9 +47,15 @@ def test_the_page_has_every_array_and_metric_of_a_method(method, made, tables):
     assert made.method_row(method) in tables["methods"]
 
 
+@pytest.mark.slow
+def test_the_page_has_every_array_and_metric_of_a_local_inference(made, tables):
+    assert tables["inferences"] == made.rows_of("inferences")
+
+
 def test_the_page_has_a_table_for_each_task_and_rows_of_methods_that_are_there(made, tables):
     """With every method it has each; a new one is on the page once that is made again."""
-    assert list(tables) == [*made.RUNS, "methods"]
+    assert list(tables) == [*made.RUNS, "methods", "inferences"]
+    assert sorted(made.RUNS) == sorted(modules("tasks"))
     named = [row.split("]")[0].removeprefix("| [") for row in tables["methods"]]
     there = list(methods())
     assert named == (there if EVERY else [name for name in there if name in named])

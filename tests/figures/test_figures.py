@@ -66,6 +66,14 @@ def test_partition_heatmap(clients, numbered):
     assert axes.get_xlabel() == "Class" and axes.get_ylabel().startswith("Client")
 
 
+def test_a_heatmap_names_classes_that_have_names_and_counts_all_examples():
+    figure = partition_heatmap(np.ones((2, 2), int), ["north", "south"], ["no", "a long name"])
+    axes, bar = figure.axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["no", "a long name"]
+    assert bar.get_ylabel().startswith("Examples")
+    figure.canvas.draw()  # no warning: everything has room
+
+
 def test_many_clients_share_the_rows_of_a_heatmap():
     counts = RNG.integers(0, 5, (1234, 3))
     figure = partition_heatmap(counts)

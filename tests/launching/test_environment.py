@@ -97,6 +97,12 @@ def test_ray_gets_a_folder_that_its_sockets_fit_into(monkeypatch, tmp_path):
         environment.ray_folder()
 
 
+def test_a_full_disk_is_named_before_ray_starts_on_it(monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", "/proc/there")  # of /proc nothing is free
+    with pytest.raises(SettingError, match="RAY_TMPDIR: '/proc/there, .* 0.0 MiB free'; expected"):
+        environment.ray_folder()
+
+
 def test_without_a_short_folder_the_start_says_so(monkeypatch, tmp_path):
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / ("deep" * 20)))

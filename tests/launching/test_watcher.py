@@ -44,6 +44,38 @@ def test_a_kill_ends_all_that_was_started_whatever_session_it_is_in(whom):
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
+HOLDS = """
+import sys, time
+from fedbary.launching.watcher import start, temporary_folder
+with temporary_folder() as folder, temporary_folder() as other:
+    (folder / "site0.key").write_text("a secret")
+    (folder / "site0").mkdir()
+    (folder / "site0" / "superlink.crt").touch()
+    sleeping = f"import time; open({str(folder / 'log')!r}, 'a'); time.sleep(600)"
+    start([sys.executable, "-c", sleeping])
+    print(folder, other, flush=True)
+    if sys.argv[1:] == ["stay"]:
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("ends", ["killed", "by itself"])
+def test_of_its_temporary_folders_with_keys_nothing_is_left(ends, tmp_path):
+    words = [sys.executable, "-c", HOLDS, *(["stay"] if ends == "killed" else [])]
+    beside = tmp_path / "fedbary-another"
+    beside.mkdir()
+    program = subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    folders = [Path(word) for word in program.stdout.readline().split()]
+    assert len(folders) == 2 and all(folder.parent == tmp_path for folder in folders)
+    if ends == "killed":
+        assert folders[0].stat().st_mode & 0o077 == 0 and (folders[0] / "site0.key").exists()
+        program.kill()
+    program.communicate()
+    wait_until(lambda: set(tmp_path.iterdir()) == {beside}, 30)
+
+
 def test_who_has_another_mark_is_left_alone():
     others = [
         psutil.Popen([sys.executable, "-c", "input()"], env=env, stdin=subprocess.PIPE)

@@ -7,11 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student
+from torch import nn
 
 from fedbary.errors import SettingError
+from fedbary.gaussian import Posterior
 from fedbary.methods import Local, Reply, Server
+from fedbary.methods._sums import sites_of, state_of
 from fedbary.methods.conjugategaussian import PRODUCTS, ConjugateGaussian
 from fedbary.methods.ridge import best_ridge
+from fedbary.methods.shared.inherited import Inherited
 from fedbary.variational.regressor import Regressor
 
 WIDTH = 3
@@ -83,3 +87,38 @@ def test_what_is_no_linear_regression_or_no_sum_is_refused():
     for forged in (2 * sent[PRODUCTS], sent[PRODUCTS] - 1):
         with pytest.raises(ValueError, match="ones|no examples"):
             method.aggregate(Server(held, {}), [Reply("a", 9.0, {PRODUCTS: forged})])
+
+
+class Bare(nn.Linear):
+    """A network whose only layer is the network itself: its tensors are `weight` and `bias`."""
+
+    def __init__(self):
+        super().__init__(WIDTH, 1)
+        self.log_noise_var = nn.Parameter(torch.zeros(()))
+
+
+def test_a_network_that_is_its_own_layer_has_the_posterior_of_one_that_holds_it():
+    """Its draws are `draws/weight`, which were taken for a site: further rounds failed."""
+    method, (x, y) = ConjugateGaussian(networks=7), rows(3, 40)
+    ends = []
+    for model in (Bare(), network()):
+        held, state = dict(model.state_dict()), {}
+        sent = [
+            Reply(str(k), len(part), method.fit(Local(model, x[part], y[part]), held, {}).reply)
+            for k, part in enumerate(torch.arange(40).chunk(3))
+        ]
+        for round_ in (1, 2):
+            held, state = method.aggregate(Server(held, state, round_), sent)
+        assert sorted(sites_of(state)) == ["0", "1", "2"]
+        held, state = method.inherit(held, Inherited(Posterior(held, {}), state))
+        held, state = method.aggregate(Server(held, state, 1), [Reply("3", 9.0, sent[0].tensors)])
+        others = {site: sums for site, sums in sites_of(state).items() if site != "3"}
+        without, _ = method.model_of(Server(held, {}, 1), state_of(others))
+        ends.append([tensor.flatten() for model in (held, without) for tensor in model.values()])
+    torch.testing.assert_close(*map(sorted_by_size, ends), rtol=0, atol=0)
+    assert len(method.predictive(*method.aggregate(Server(held, state, 2), [])).members) == 3
+
+
+def sorted_by_size(tensors):
+    """Return tensors in an order that names do not set."""
+    return sorted(tensors, key=lambda tensor: (len(tensor), float(tensor.sum())))

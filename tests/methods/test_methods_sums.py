@@ -1,6 +1,7 @@
 """LDA and Ridge: the model of all data in one place, priors by an evidence that is one."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Reply, Server
 from fedbary.methods.lda import PRODUCTS, SHARES, evidence, pull
 from fedbary.methods.ridge import best_ridge
+from strategies.culprits import spoilers
 
 NAMES = pytest.mark.parametrize("name", ["LDA", "Ridge"])
 
@@ -132,3 +134,50 @@ def test_what_does_not_fit_is_refused_with_its_size():
         METHODS["LDA"](most_features=3).start(state(network()))
     with pytest.raises(SettingError, match="a last layer that is linear, with a bias"):
         METHODS["Ridge"]().start(state(nn.Linear(4, 3, bias=False)))
+
+
+def calls_of(work):
+    """Return how many functions some work calls."""
+    count = 0
+
+    def counted(frame, event, arg):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(counted)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spoilt", [False, True])
+@pytest.mark.parametrize("name", ["LDA", "Ridge"])
+def test_four_times_the_sites_cost_four_times_the_work(name, spoilt):
+    """Counted in calls of functions, with what a strategy does to find a reply that spoils all."""
+    method, (x, y) = METHODS[name](), examples(1, 800)
+    (each,) = replies(method, x, y, [torch.arange(20)])
+    bad = {key: -tensor for key, tensor in each.tensors.items()}
+    before = {}
+    model, spent = state(network()), []
+    for many in (40, 160):
+        sent = [Reply(str(k), 20.0, each.tensors) for k in range(many)]
+        _, before = method.aggregate(Server(model, {}, 1), sent)
+        if spoilt:
+            sent[many // 3] = Reply(sent[many // 3].client, 20.0, bad)
+
+        def attempt(some, before=before):
+            method.aggregate(Server(model, before, 2), some)
+
+        def work(sent=sent, attempt=attempt):
+            if spoilt:
+                reasons = spoilers(sent, attempt, lambda reply: 0.0)
+                assert [k for k, why in enumerate(reasons) if why] == [len(sent) // 3]
+            else:
+                attempt(sent)
+
+        spent.append(calls_of(work))
+    assert spent[1] < (5.5 if spoilt else 4.1) * spent[0]

@@ -1,6 +1,9 @@
 """Sums with noise: what hides an example, what is made of them, and what is refused."""
 
 import math
+import os
+import random
+import secrets
 
 import pytest
 import torch
@@ -10,9 +13,9 @@ from scipy import integrate, stats
 from sums_of import CLASSES, WIDTH, examples, network, replies, state
 from torch.nn.functional import one_hot
 
+from fedbary.data.mechanism import delta_of, epsilon_of, noise_multiplier, secret_noise
 from fedbary.errors import SettingError
-from fedbary.methods import METHODS, Reply, Server, require_method
-from fedbary.methods._mechanism import delta_of, noise_multiplier, noised
+from fedbary.methods import METHODS, Local, Reply, Server, require_method
 from fedbary.methods._private import SENSITIVITY, private_sums, repaired
 from fedbary.methods.lda import FEATURES, PRODUCTS, SHARES
 from fedbary.settings.config import resolve
@@ -76,9 +79,9 @@ def test_another_example_in_the_place_of_one_moves_the_sums_by_the_sensitivity_a
 
 
 def test_the_noise_has_the_standard_deviation_that_is_asked_for():
-    norm, multiplier, generator = 3.0, 0.5, torch.Generator().manual_seed(0)
+    norm, multiplier = 3.0, 0.5
     zeros = {SHARES: torch.zeros(3), FEATURES: torch.zeros(3 * 40), PRODUCTS: torch.zeros(820)}
-    drawn = [private_sums(zeros, norm, multiplier, generator) for _ in range(200)]
+    drawn = [private_sums(zeros, norm, multiplier) for _ in range(200)]
     places = torch.tensor([k * (k + 3) // 2 for k in range(40)])
     on = torch.stack([sums[PRODUCTS][places] for sums in drawn])
     others = torch.ones(820).index_fill(0, places, 0).bool()
@@ -117,22 +120,82 @@ def test_whatever_the_noise_there_is_a_model(name, epsilon):
         method.check_state(model, kept)
 
 
-def test_two_messages_of_one_client_have_other_noise():
-    x, y = examples(3, 60)
-    method = METHODS["LDA"](max_norm=2.0, epsilon=1.0)
-    one, other = (replies(method, x, y, [torch.arange(60)])[0].tensors for _ in range(2))
-    assert all((one[key] != other[key]).any() for key in one)
+def seeds_of(counts, std, seeds):
+    """The seeds of a torch generator with a noise that, taken off, leaves whole counts."""
+    generator, found, classes = torch.Generator(), [], len(counts)
+    for some in torch.tensor(list(seeds)).split(2**14):
+        streams = torch.zeros(len(some), 15, dtype=torch.float64)  # from 16 on it draws otherwise
+        for stream, seed in zip(streams, some.tolist(), strict=True):
+            torch.randn(15, generator=generator.manual_seed(seed), out=stream)
+        left = counts - std * streams.unfold(1, classes, 1)
+        whole = ((left - left.round()).abs().amax(-1) < 1e-3).any(1)
+        found += some[whole].tolist()
+    return found
+
+
+@pytest.mark.slow
+def test_no_seed_takes_the_noise_off_a_message(monkeypatch):
+    """S1: a seed of 32 bits was found from one message. Here every seed would be of 20 bits."""
+    monkeypatch.setattr(secrets, "randbits", lambda bits: random.randrange(2 ** min(bits, 20)))
+    classes, n, epsilon = 10, 200, 1.0
+    model = torch.nn.Sequential(torch.nn.Linear(2, classes))
+    method = METHODS["LDA"](max_norm=1.0, epsilon=epsilon)
+    local = Local(model, torch.ones(n, 2), torch.arange(n) % classes)
+    sent = method.fit(local, state(model), {}).reply
+    std = SENSITIVITY * noise_multiplier(epsilon, method.delta)
+    assert seeds_of(n * sent[SHARES].double(), std, range(2**20)) == []
+
+
+@pytest.mark.parametrize("before", [0, 4])
+def test_the_search_finds_the_seed_of_a_torch_generator(before):
+    seed, std, counts = secrets.randbits(20), 9.0, torch.full((10,), 20.0)
+    weak = torch.Generator().manual_seed(seed)
+    torch.randn(before, generator=weak, dtype=torch.float64)
+    noise = torch.randn(10, generator=weak, dtype=torch.float64)
+    sent = ((counts + std * noise) / 200).float()
+    around = range(max(0, seed - 2**10), seed + 2**10)
+    assert seeds_of(200 * sent.double(), std, around) == [seed]
+
+
+def test_each_number_of_the_noise_has_64_bits_of_the_operating_system_of_its_own(monkeypatch):
+    """Two messages share no stream: no number of the noise comes twice, at any place in either."""
+    given, system = [], os.urandom
+    monkeypatch.setattr(os, "urandom", lambda count: given.append(count) or system(count))
+    zeros = {SHARES: torch.zeros(3), FEATURES: torch.zeros(30), PRODUCTS: torch.zeros(55)}
+    sent = [private_sums(zeros, 1.0, 1.0) for _ in range(2)]
+    assert sum(given) >= 2 * 8 * (3 + 30 + 55)
+    on = torch.tensor([k * (k + 3) // 2 for k in range(10)])
+    scale = torch.full((55,), math.sqrt(2), dtype=torch.float64).index_fill(0, on, 1)
+    noise = [torch.cat([sums[SHARES], sums[FEATURES], sums[PRODUCTS] * scale]) for sums in sent]
+    numbers = {round(float(abs(number)), 9) for each in noise for number in each}
+    assert len(numbers) == 2 * (3 + 30 + 55)
+
+
+def test_the_noise_is_normal_and_independent_of_its_neighbours():
+    noise = secret_noise(100_001).numpy()
+    assert stats.kstest(noise, "norm").pvalue > 1e-6
+    half = len(noise) // 2
+    pairs = {"next": (noise[:-1], noise[1:]), "partner": (noise[:half], noise[half + 1 :])}
+    for one, other in pairs.values():
+        for power in (1, 2):
+            assert abs(stats.pearsonr(one**power, other**power).statistic) < 6 / math.sqrt(half)
+
+
+@given(epsilon=st.floats(0.01, 20), exponent=st.floats(-12, -0.5))
+@settings(max_examples=60, deadline=None)
+def test_the_epsilon_of_a_noise_is_that_which_it_was_made_for(epsilon, exponent):
+    delta = 10**exponent
+    assert epsilon_of(delta, noise_multiplier(epsilon, delta)) == pytest.approx(epsilon, rel=1e-6)
 
 
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=20, deadline=None)
 def test_what_is_made_of_noisy_sums_is_what_examples_could_have(seed):
     generator = torch.Generator().manual_seed(seed)
-    means = {
-        SHARES: noised(torch.full((CLASSES,), 1 / CLASSES), 0.5, generator),
-        FEATURES: noised(torch.zeros(CLASSES * WIDTH), 2.0, generator),
-        PRODUCTS: noised(torch.zeros(WIDTH * (WIDTH + 1) // 2), 3.0, generator),
-    }
+    sizes = {SHARES: CLASSES, FEATURES: CLASSES * WIDTH, PRODUCTS: WIDTH * (WIDTH + 1) // 2}
+    stds = {SHARES: 0.5, FEATURES: 2.0, PRODUCTS: 3.0}
+    means = {n: stds[n] * torch.randn(size, generator=generator) for n, size in sizes.items()}
+    means[SHARES] += 1 / CLASSES
     counts, centres, within = repaired(50.0, means, 1.5, 0.1)
     assert counts.min() >= 0 and float(counts.sum()) == pytest.approx(50)
     assert float(centres.norm(dim=1).max()) <= 1.5 + 1e-9

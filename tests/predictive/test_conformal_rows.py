@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fedbary.predictive.conformal import (
     Thresholds,
     class_bins,
+    least_coverage,
     residual_bins,
     threshold,
     true_class_bins,
@@ -20,7 +21,6 @@ from fedbary.predictive.conformal import (
 from fedbary.predictive.forecast import Forecast
 from fedbary.predictive.histograms import (
     BINS,
-    FEW,
     HeldOut,
     bins_of,
     bounded,
@@ -28,6 +28,7 @@ from fedbary.predictive.histograms import (
     together,
     upper_odds,
 )
+from fedbary.predictive.risk import certain
 
 seeds = st.integers(0, 10**6)
 
@@ -61,25 +62,108 @@ def test_a_hostile_site_moves_coverage_no_further_than_its_share(seed, level, ro
     assert [int(own.bins[k]) for k in enough] == [threshold(counts[k], level) for k in enough]
 
 
-@settings(max_examples=40, deadline=None)
-@given(seeds, st.lists(st.integers(1, 10**9), min_size=1, max_size=5), st.sampled_from([None, 1.5]))
-def test_no_site_counts_for_more_than_all_others_or_than_the_ratio_of_the_median(
-    seed, sizes, ratio
-):
-    """What counts of a site has its proportions: sums of cells differ by less than an example."""
+sizes_of_sites = st.lists(
+    st.one_of(st.integers(1, 300), st.integers(1, 10**9)), min_size=1, max_size=7
+)
+
+
+def proportional(seed, sizes):
+    """Sites with so many examples or fewer, in random bins."""
     generator = torch.Generator().manual_seed(seed)
     sites = {}
     for name, size in enumerate(sizes):
-        counts = size * torch.randint(3, (2, BINS), generator=generator) // 7
+        counts = torch.zeros(2, BINS, dtype=torch.int64)
+        cells = torch.randint(BINS, (5,), generator=generator)
+        counts[0, cells] = size // 5 + 1
         sites[str(name)] = HeldOut(counts, counts[:0])
+    return sites
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, sizes_of_sites, st.sampled_from([None, 1.5]))
+def test_no_two_sites_count_for_more_than_all_others_or_than_the_median(seed, sizes, ratio):
+    """What counts of a site has its proportions: sums of cells differ by less than an example."""
+    sites = proportional(seed, sizes)
     held = [site.examples for site in sites.values()]
-    for (name, found), n in zip(bounded(sites, ratio).items(), held, strict=True):
-        most = max(sum(held) - n, FEW) if ratio is None else math.floor(ratio * median_low(held))
-        most = n if len(held) == 1 else min(n, most)
-        assert found.examples == most and (found.scores >= 0).all()
-        before, after = (x.flatten().cumsum(0) for x in (sites[name].scores, found.scores))
-        short = before.double() * most / max(n, 1) - after
+    found = {name: site.examples for name, site in bounded(sites, ratio).items()}
+    counted = sorted(found.values(), reverse=True)
+    few, usual = 1 if len(held) < 5 else 2, median_low(held)
+    if len(held) == 1:
+        assert counted == held
+    elif ratio is not None:
+        assert counted == sorted((min(n, math.floor(ratio * usual)) for n in held), reverse=True)
+    else:
+        most = max(counted)
+        assert sum(counted[:few]) <= sum(counted[few:]) or most == usual
+        assert sorted((min(n, most) for n in held), reverse=True) == counted
+        if most < max(held):  # no larger bound would do
+            more = sorted((min(n, most + 1) for n in held), reverse=True)
+            assert sum(more[:few]) > sum(more[few:])
+    for name, site in bounded(sites, ratio).items():
+        assert (site.scores >= 0).all()
+        before, after = (x.flatten().cumsum(0) for x in (sites[name].scores, site.scores))
+        short = before.double() * site.examples / sites[name].examples - after
         assert (-1e-3 <= short).all() and (short < 1 + 1e-3).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 10**4), min_size=2, max_size=8),
+    st.lists(st.integers(1, 10**12), min_size=1, max_size=2),
+)
+def test_hostile_sites_count_for_no_more_than_the_others_whatever_they_claim(honest, claims):
+    """One may be hostile, of five and more two; beyond that a claim counts for the median."""
+    few = 1 if len(honest) + len(claims) < 5 else 2
+    claims = claims[:few]
+    names = [f"honest {k}" for k in range(len(honest))], [f"liar {k}" for k in range(len(claims))]
+    sizes = dict(zip([*names[0], *names[1]], [*honest, *claims], strict=True))
+    sites = {}
+    for name, size in sizes.items():
+        counts = torch.zeros(1, BINS, dtype=torch.int64)
+        counts[0, 0] = size
+        sites[name] = HeldOut(counts, counts[:0])
+    found = {name: site.examples for name, site in bounded(sites, None).items()}
+    n, m = (sum(found[name] for name in part) for part in names)
+    usual = median_low(sizes.values())
+    assert m <= max(n, len(claims) * usual)
+    assert len(claims) > 1 or m <= n
+    assert least_coverage(0.9, found.values(), len(claims)) <= 0.9 - 0.1 * m / (n + 1) + 1e-12
+
+
+@pytest.mark.parametrize("hostile, least", [(0, 0.9), (1, 0.85), (2, 0.8)])
+@pytest.mark.parametrize("claim", [300, 10**9])
+def test_of_five_sites_two_that_claim_a_milliard_do_not_void_sets_and_referral(
+    hostile, least, claim
+):
+    """All that they hold has the lowest score, and is right at the lowest uncertainty."""
+    covered = []
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        score = torch.rand(5, 300, generator=generator).double()
+        odds = torch.rand(5, 300, generator=generator).double()
+        right = torch.rand(5, 300, generator=generator) > 0.15 * odds
+        sites = {}
+        for k in range(5):
+            scores = counted(bins_of(score[k], 1 - score[k]), torch.zeros(300).long(), 1)
+            risk = counted(bins_of(odds[k], 1 - odds[k]), (~right[k]).long(), 2)
+            if k < hostile:
+                scores, risk = torch.zeros_like(scores), torch.zeros_like(risk)
+                scores[0, 0] = risk[0, 0] = claim
+            sites[str(k)] = HeldOut(scores, risk)
+        found = bounded(sites, None)
+        sums = together(found.values())
+        honest = together([found[str(k)] for k in range(hostile, 5)])
+        by = Thresholds(0.9, sums.scores)
+        covered.append(by.covered(honest.scores) / honest.examples)
+        held = [site.examples for site in found.values()]
+        lies = sum(held[:hostile])
+        assert hostile == 0 or 300 <= lies <= honest.examples
+        kept = honest.risk[:, : certain(sums.risk, 0.03, 0.9).number + 1].sum(1)
+        assert kept.sum() < honest.examples
+        assert kept[1] <= 0.03 * (kept.sum() + lies)
+        floor = least_coverage(0.9, held, hostile)
+        assert covered[-1] >= floor - 1 / honest.examples and floor >= least - 1e-3
+    assert np.mean(covered) < least + 0.06
 
 
 @given(seeds, st.integers(2, 5), st.sampled_from([0.8, 0.9]))

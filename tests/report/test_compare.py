@@ -7,6 +7,7 @@ import pytest
 from fedbary import load
 from fedbary.commands.experiments import compare, report
 from fedbary.errors import SettingError
+from fedbary.figures.courses import courses
 from fedbary.report import compared
 from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
@@ -30,7 +31,7 @@ def test_what_differs_is_named_and_seeds_are_paired(runs, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     folders = sorted(runs.iterdir())
     table = compared.with_arms(compared.read_runs(folders))
-    assert list(table["arm"].unique()) == ["rule=RKLB", "rule=WB"]
+    assert list(table["arm"].unique()) == ["RKLB", "WB"]
     header, rows = compared.settings_table(table)
     assert header == ["setting", *(folder.name for folder in folders)]
     assert {row[0] for row in rows} == {"rule", "seed"}
@@ -102,3 +103,38 @@ def test_a_parameter_that_a_method_lacks_is_not_said_of_it(runs, tmp_path):
     of_rule, *of_methods = table["arm"].unique()
     assert "mu=" not in of_rule and ["mu=0.1" in arm for arm in of_methods] == [True, False]
     assert ["–", "0.1", "0.2"] == dict((k, v) for k, *v in compared.settings_table(table)[1])["mu"]
+
+
+def test_the_first_is_better_by_a_higher_accuracy_and_a_lower_nll(runs):
+    """The pairs' counts are those of the scores table, in the direction of each."""
+    table = compared.with_arms(compared.read_runs(sorted(runs.iterdir())))
+    last = table.groupby("run").tail(1).set_index("run")
+    for _, label, _, better, *_ in compared.pairs_table(table)[1]:
+        (key,) = (key for key, _, name, _ in compared.curves_of(table) if name == label)
+        gains = [last[key][f"RKLB{seed}"] - last[key][f"WB{seed}"] for seed in (0, 1)]
+        ahead = sum(gain < 0 if key == "nll" else gain > 0 for gain in gains)
+        assert better.startswith(f"{ahead} of 2")
+
+
+def test_arms_are_named_by_what_differs_within_a_method_and_are_as_many_as_settings(runs, tmp_path):
+    """Four arms of three methods; a name says no setting that other methods have and it lacks."""
+    extra = {
+        "pvi": {"method": "PVI"}, "power": {"rule": "RKLB", "kl_weight": 0.01},
+        "far": {"rule": "WB", "alpha": 10.0, "partition": "dirichlet"},
+    }  # fmt: skip
+    for name, words in extra.items():
+        run_inline(resolve({**QUICK, "seed": 0, **words}), tmp_path / name)
+    folders = [runs / "RKLB0", *(tmp_path / name for name in ("pvi", "power"))]
+    table = compared.with_arms(compared.read_runs(folders))
+    assert list(table["arm"].unique()) == ["RKLB, kl_weight=0.1", "PVI", "RKLB, kl_weight=0.01"]
+    table = compared.with_arms(compared.read_runs([*folders, tmp_path / "far"]))
+    arms = list(table["arm"].unique())
+    assert len(arms) == 4 and all("alpha=" in arm for arm in arms)
+    picture = courses(table, compared.curves_of(table))
+    picture.canvas.draw()
+    width, height = picture.get_size_inches() * picture.dpi
+    panels = [axes.get_window_extent() for axes in picture.axes]
+    assert sum(panel.width * panel.height for panel in panels) > 0.5 * width * height
+    legend = picture.legends[0].get_window_extent()
+    assert 0 <= legend.x0 and legend.x1 <= width and 0 <= legend.y0
+    assert all(legend.y1 <= panel.y0 for panel in panels)

@@ -88,14 +88,13 @@ def test_pairs_are_of_one_seed_whatever_the_order_of_the_rows(results):
 
 def test_runs_of_other_settings_are_no_repeats_and_a_failed_seed_wins_nothing(results):
     """PVI at two rates and with two n; FedProx, best of all, but for a seed without a score."""
-    table = with_methods(read_table(results))
-    last = Results.of(table, results).last
-    pvi = last[last["rule"] == "PVI"]
+    table = read_table(results)
+    pvi = table[table["method"] == "PVI"]
     other = [
-        pvi.assign(variant="lr=0.1", nll=pvi["nll"] + 0.1),
-        pvi.assign(bayesian_layers=1, nll=pvi["nll"] + 0.2),
+        pvi.assign(run=pvi["run"] + "-lr", lr=0.1, nll=pvi["nll"] + 0.1),
+        pvi.assign(run=pvi["run"] + "-n", bayesian_layers=1, nll=pvi["nll"] + 0.2),
     ]
-    last = pd.concat([last, *other], ignore_index=True)
+    last = Results.of(pd.concat([table, *other], ignore_index=True), results).last
     last.loc[last["rule"] == "FedProx", "nll"] = [0.01, 0.01, np.nan]
     found = beside_plain(last, [NLL]).set_index("first")["mean"].to_dict()
     assert sum("PVI" in name for name in found) == 3
@@ -105,10 +104,10 @@ def test_runs_of_other_settings_are_no_repeats_and_a_failed_seed_wins_nothing(re
 
 
 def test_plain_averaging_that_predicts_by_dropout_is_a_method_beside_fedavg(results):
-    last = Results.of(read_table(results), results).last
-    plain = last[last["rule"] == "FedAvg"]
-    dropped = plain.assign(predictive="dropout", variant="dropout=0.2", nll=plain["nll"] - 0.05)
-    both = pd.concat([last, dropped], ignore_index=True)
+    table = read_table(results)
+    plain = table[table["rule"] == "FedAvg"]
+    dropped = plain.assign(predictive="dropout", run=plain["run"] + "-d", nll=plain["nll"] - 0.05)
+    both = Results.of(pd.concat([table, dropped], ignore_index=True), results).last
     found = beside_plain(both, [NLL]).set_index("first")["mean"].to_dict()
     assert found["MC dropout"] == pytest.approx(-0.05) and "FedAvg" not in found
 

@@ -13,9 +13,9 @@ from fedbary.errors import SettingError
 from fedbary.report.cells import ACCURACY, NLL, marked
 from fedbary.report.differences import pairs_table
 from fedbary.report.document import Document
+from fedbary.report.pairs import compare, enough_draws, of_draws
 from fedbary.report.report import write_report
-from fedbary.report.rules import TOGETHER, compare, enough_draws, of_draws
-from fedbary.scores.stats import paired
+from fedbary.scores.stats import corrected, paired
 from fedbary.study.files import COMMON, ROUNDS, RUNS
 from fedbary.study.files import TOGETHER as TABLE
 from fedbary.study.table import read_table, write_table
@@ -96,8 +96,7 @@ def test_runs_that_differ_in_more_are_told_apart(smoke, tmp_path):
     pd.concat([table, other]).to_csv(tmp_path / TABLE, index=False)
     write_report(tmp_path)
     markdown = (tmp_path / "report.md").read_text()
-    assert "| kl_weight | n | rule |" in markdown
-    assert plain(cells(markdown, "kl_weight=0.1", "3", "WB")[4]) == "12.30 ± 0.00"
+    assert plain(cells(markdown, "3", "WB, kl_weight=0.1")[3]) == "12.30 ± 0.00"
 
 
 @pytest.mark.parametrize("parameter", ["damping", "step"])
@@ -123,9 +122,9 @@ def test_runs_of_a_method_are_told_apart_by_its_parameters(tmp_path, parameter):
     write_report(tmp_path)
     markdown = (tmp_path / "report.md").read_text()
     for value, accuracy in ((0.1, 90), (0.05, 80)):
-        row = cells(markdown, f"{parameter}={value}", "3", "PVI")
-        assert row[3] == "2" and plain(row[4]).startswith(f"{accuracy}.00 ± 0.00")
-    assert plain(cells(markdown, "", "3", "RKLB")[4]).startswith("70.00 ± 0.00")
+        row = cells(markdown, "3", f"PVI, {parameter}={value}")
+        assert row[2] == "2" and plain(row[3]).startswith(f"{accuracy}.00 ± 0.00")
+    assert plain(cells(markdown, "3", "RKLB")[3]).startswith("70.00 ± 0.00")
     assert "Not all runs" not in markdown
 
 
@@ -171,29 +170,43 @@ def test_cells_may_hold_what_markdown_reads_otherwise(tmp_path):
 def runs_of(rule, nll, layers=3, **others):
     count = len(nll)
     return pd.DataFrame(
-        {"variant": "", "dataset": "digits", "rule": rule, "bayesian_layers": layers,
-         "seed": range(count), "nll": nll, **others}
+        {"arm": rule, "bayesian_layers": layers, "seed": range(count), "nll": nll, **others}
     )  # fmt: skip
 
 
 def test_rules_are_compared_on_the_points_they_share_whatever_their_order():
     good, bad = 0.3 + 0.01 * RNG.random(9), 0.5 + 0.1 * RNG.random(9)
     one, other = runs_of("RKLB", good), runs_of("WB", bad).sample(frac=1, random_state=0)
-    last = pd.concat([one, other, runs_of("FedAvg", bad, 0), runs_of("EAA", good, 1)])
-    (found,) = compare(last, NLL).itertuples()
+    (found,) = compare(pd.concat([one, other]), NLL).itertuples()
     assert (found.first, found.second, found.points) == ("RKLB", "WB", 9)
     assert {key: getattr(found, key) for key in vars(paired(good, bad))} == vars(paired(good, bad))
     assert found.test.first > 0.95 and found.test.second < 0.05
 
 
+def test_a_method_without_a_common_n_is_compared_by_its_mean_over_its_own():
+    """FedAvg has n = 0, RKLB n = 1 and 3: a difference a seed, and every pair is tested."""
+    low, high, plain_nll = RNG.random(3), RNG.random(3), RNG.random(3)
+    rows = pd.concat(
+        [runs_of("RKLB", low, 1), runs_of("RKLB", high, 3), runs_of("FedAvg", plain_nll, 0),
+         runs_of("WB, power=2", high, 3)]
+    )  # fmt: skip
+    found = compare(rows, NLL).set_index(["first", "second"])
+    assert len(found) == 3 and (found["pairs"] == 3).all()
+    assert found.loc[("RKLB", "FedAvg"), "mean"] == pytest.approx(
+        ((low + high) / 2 - plain_nll).mean()
+    )
+    assert found.loc[("RKLB", "WB, power=2"), "mean"] == 0
+    expected = corrected(found["t_test"].tolist())
+    assert list(found["holm"]) == pytest.approx(expected, nan_ok=True)
+
+
 def test_points_of_one_seed_are_no_independent_pairs():
-    """Nine settings at three seeds, whose differences are the seeds' alone: three pairs."""
+    """Nine n at three seeds, whose differences are the seeds' alone: three pairs."""
     seeds = np.arange(27) % 3
-    datasets = (np.arange(27) // 3 % 3).astype(str)
-    layers, noise = np.arange(27) // 9 + 1, RNG.random(27)
+    layers, noise = np.arange(27) // 3 + 1, RNG.random(27)
     by_seed = np.array([0.1, 0.2, 0.4])
     one, other = (
-        runs_of(rule, level, layers).assign(seed=seeds, dataset=datasets)
+        runs_of(rule, level, layers).assign(seed=seeds)
         for rule, level in (("RKLB", noise + by_seed[seeds]), ("WB", noise))
     )
     (found,) = compare(pd.concat([one, other]), NLL).itertuples()
@@ -223,16 +236,6 @@ def test_rules_are_compared_on_the_ece_of_enough_draws_alone(draws):
     assert ("not compared" in of_draws(last)) == (draws < 50)
 
 
-def test_variants_are_compared_one_by_one_and_together():
-    tables = [
-        runs_of(rule, [level, level + 0.1], variant=variant)
-        for rule, level in (("RKLB", 0.1), ("WB", 0.2))
-        for variant in ("a", "b")
-    ]
-    found = compare(pd.concat(tables), NLL).set_index("variant")["points"]
-    assert found.to_dict() == {"a": 2, "b": 2, TOGETHER: 4}
-
-
 @pytest.mark.slow
 def test_a_run_that_diverged_is_no_part_of_a_best_mean(smoke, tmp_path):
     table = read_table(smoke)
@@ -257,6 +260,6 @@ def test_settings_that_differ_between_rules_are_pointed_out(smoke, tmp_path):
 
 @pytest.mark.slow
 def test_a_table_without_what_is_needed_is_refused(smoke, tmp_path):
-    read_table(smoke).drop(columns="ece_15").to_csv(tmp_path / TABLE, index=False)
-    with pytest.raises(SettingError, match="a column ece_15"):
+    read_table(smoke).drop(columns="nll").to_csv(tmp_path / TABLE, index=False)
+    with pytest.raises(SettingError, match="a column nll"):
         write_report(tmp_path)

@@ -5,9 +5,9 @@ import pytest
 
 from fedbary.report.cells import NLL
 from fedbary.report.document import Document
+from fedbary.report.pairs import compare
 from fedbary.report.report import write_report
 from fedbary.report.results import Results
-from fedbary.report.rules import compare
 from fedbary.report.sections._scores import Scores
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run, read_table, write_table
@@ -73,7 +73,7 @@ def test_a_report_on_tables_has_their_scores_over_the_splits(tables):
     expected = [f"{v.mean():.{p}f} ± {v.std():.{p}f}" for v, p in zip(shown, places, strict=True)]
     assert cells(markdown, "2", "WB") == ["2", "WB", "3", *expected]
     assert (
-        "| n | rule | runs | Accuracy % | NLL | ECE %, 15 bins | AUROC % | Sensitivity % |"
+        "| n | method | runs | Accuracy % | NLL | ECE %, 15 bins | AUROC % | Sensitivity % |"
         in markdown
     )
     assert "the splits (0, 1, 2)" in markdown and "a share of 0.95 of the others" in markdown
@@ -96,7 +96,7 @@ def test_a_task_without_sections_shows_the_scores_whose_course_it_draws(tables, 
     document.write()
     markdown = (tmp_path / "report.md").read_text()
     labels = [label for _, _, label, _ in task_class("tables").curves]
-    assert f"| n | rule | runs | {' | '.join(labels)} |" in markdown
+    assert f"| n | method | runs | {' | '.join(labels)} |" in markdown
     nll = read_table(tables).query("rule == 'WB' and round == 1")["nll"]
     assert cells(markdown, "2", "WB")[4] == f"{nll.mean():.3f} ± {nll.std():.3f}"
 

@@ -65,7 +65,7 @@ def test_two_rounds_and_two_more_are_four(two, tmp_path):
 
 @pytest.mark.parametrize(
     "word, allowed",
-    [("rounds=2", "more than 2"), ("rounds=1", "more than 2"), ("rule=WB", "rounds= alone"),
+    [("rounds=2", "more than 2"), ("rounds=1", "more than 2"), ("rule=WB", "one of rounds, "),
      ("rounds=many", "whole number")],
 )  # fmt: skip
 def test_what_is_no_more_rounds_is_refused_and_the_run_stays_whole(word, allowed, two):

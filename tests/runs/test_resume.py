@@ -209,7 +209,7 @@ def ended(folder, killed=None, **changes):
         run(grid, chosen, folder)
     checkpoint = load_checkpoint(folder, "last")
     strategy = {name: tensor.tolist() for name, tensor in checkpoint.strategy.items()}
-    return str(error.value), lines(folder), checkpoint.round, strategy
+    return str(error.value).replace(str(folder), "RUN"), lines(folder), checkpoint.round, strategy
 
 
 @pytest.mark.parametrize("killed", [2, 3, 4])

@@ -93,3 +93,14 @@ def test_a_local_method_is_called_with_its_own_parameters(monkeypatch):
     assert local_method("parting")(local) == {"part": 0.25}
     assert local_method("parting", Parameters(part=0.5))(local) == {"part": 0.5}
     assert local_method("variational", Parameters()) is variational.fit
+
+
+def test_no_method_owns_a_setting_that_deals_the_data():
+    """DSVGD had an `alpha` of its own once, and its runs dealt data at that skew."""
+    every = owners()
+    dealt = {
+        name for part in ("partition", "task", "mode") for p in every[part].values() for name in p
+    }
+    for part in ("method", "rule", "inference", "attack"):
+        for name, settings in every[part].items():
+            assert not settings.keys() & dealt, (part, name)

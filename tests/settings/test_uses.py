@@ -93,3 +93,10 @@ def test_a_network_brings_its_parameters():
 def test_all_of_a_run_s_settings_resolve_to_themselves(method):
     settings = resolve({"method": method, "rounds": 3})
     assert resolve(settings.model_dump()) == settings
+
+
+@pytest.mark.parametrize("noise", ["learned", "0.5"])
+def test_laplace_sites_of_a_regression_are_refused_before_the_run(noise):
+    words = {"method": "PVI", "inference": "laplace", "covariance": "full", "model": "linear"}
+    with pytest.raises(SettingError, match="^inference: .*laplace is for classes"):
+        resolve({"task": "regression", **words, "bayesian_layers": 0, "noise": noise})

@@ -8,6 +8,7 @@ from flwr.app import Array, ConfigRecord
 from hostile_site import run_with_a_hostile_site
 
 from fedbary.settings.config import resolve
+from fedbary.texts import LONGEST, cause
 
 FORGED = "ok\n\x1b[2K\rround 1/1  accuracy 100.00 %  NLL 0.0000"
 QUICK = {
@@ -95,3 +96,12 @@ def test_whatever_a_site_writes_files_and_log_lines_stay_short_and_none_is_forge
     assert all(line.isprintable() for line in said)
     assert not any(line.startswith("round 1/1  accuracy 100.00 %") for line in said)
     assert sum(line.startswith("round 1/1 ") for line in said) == 1
+
+
+def test_a_worker_that_ray_killed_is_said_to_have_had_too_little_memory():
+    for said in (
+        "ActorUnavailableError: The actor 1f is unavailable: The actor was restarted. " + "x" * 500,
+        "<class 'ray.exceptions.ActorDiedError'>:<'The actor died unexpectedly before finishing'>",
+    ):
+        assert "out of memory" in cause(said) and len(cause(said)) <= LONGEST
+    assert "memory" not in cause("<class 'builtins.ValueError'>:<'an actor'>")

@@ -1,10 +1,13 @@
 """Heads by sums where the server sees one sum: Flower's FedAvg, and masks that cancel in it."""
 
+import secrets
+
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.client.mod import secaggplus_mod
+from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.server import LegacyContext, SimpleClientManager
 from flwr.server import strategy as old
 from flwr.server.client_proxy import ClientProxy
@@ -120,6 +123,16 @@ def test_a_sum_that_secagg_plus_would_clip_is_refused(limit):
     after = secure_sum(start, mods, **{**LIMITS, limit: 0.5})
     for array, tensor in zip(after, start.values(), strict=True):
         np.testing.assert_array_equal(array, tensor.numpy())
+
+
+def test_the_masks_of_secagg_plus_have_32_bits_of_secret():
+    """The page on privacy says so; once this fails, Flower has mended it."""
+    key = secrets.token_bytes(32)
+    words = [key[at : at + 4] for at in range(0, 32, 4)]
+    other = b"".join(words[::-1])
+    one, same = (pseudo_rand_gen(k, 2**22, [(1000,)])[0] for k in (key, other))
+    assert key != other
+    np.testing.assert_array_equal(one, same)
 
 
 def test_flower_s_mod_answers_no_message_of_fedbary_s_own_strategies():

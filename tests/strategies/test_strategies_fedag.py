@@ -91,5 +91,5 @@ def test_it_goes_by_its_name_and_says_what_it_is_not_for():
     assert strategy_for("FedAG") is FedAG is strategies.FedAG
     with pytest.raises(SettingError, match="estimator"):
         FedAG(estimator="mean")
-    with pytest.raises(SettingError, match="another method for Gaussian arrays"):
+    with pytest.raises(SettingError, match="another method for a network with Gaussian arrays"):
         FedAG().configure_train(1, ArrayRecord(state(0)), ConfigRecord(), NO_GRID)

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import (
 from strategies_clients import CLIENTS, EQUAL, assert_posterior, floating, grid, initial, round_of
 
 from fedbary.aggregation import RULES
-from fedbary.errors import SettingError
+from fedbary.errors import RunError, SettingError
 from strategies import (
     AALV,
     CONVENTIONS,
@@ -101,14 +101,48 @@ def test_a_round_is_skipped_that_would_give_one_client_a_larger_share(case):
             reply.content["arrays"]["fc.weight_mean"] = Array(np.full((4, 3), np.nan, np.float32))
         return reply
 
-    inner = AALV(fraction_evaluate=0.0)
-    wrapper = DifferentialPrivacyClientSideFixedClipping(inner, 0.0, 1e9, CLIENTS)
+    wrapper = DifferentialPrivacyClientSideFixedClipping(
+        AALV(fraction_evaluate=0.0), 0.0, 1e9, CLIENTS
+    )
     config = ConfigRecord({"equal": case != "unequal weights"})
     clients = grid(train_mods=[spoiling])
-    result = wrapper.start(clients, floating(initial()), num_rounds=1, train_config=config)
-    skipped = result.train_metrics_clientapp[1].get("skipped", 0)
-    assert skipped == (case != "equal weights")
-    assert bool(result.arrays) == (case == "equal weights")
+    arguments = {"num_rounds": 2, "train_config": config}
+    if case == "equal weights":
+        result = wrapper.start(clients, floating(initial()), **arguments)
+        assert result.arrays and "skipped" not in result.train_metrics_clientapp[1]
+        return
+    mend = f"let each of {CLIENTS} clients send the same num-examples, such as 1"
+    for _ in range(2):  # a second start begins anew
+        with pytest.raises(RunError, match=f"every round was skipped; round 2: .*; {mend}"):
+            wrapper.start(clients, floating(initial()), **arguments)
+
+
+@pytest.mark.parametrize("cls", WRAPPERS)
+@pytest.mark.parametrize("fraction_evaluate", [0.0, 1.0])
+def test_a_wrapper_s_run_in_which_every_client_fails_raises(cls, fraction_evaluate):
+    """Flower's wrappers hand no replies on in which there is no content."""
+
+    def failing(message, context, call_next):
+        raise OSError("no space left on device")
+
+    strategy = AALV(fraction_evaluate=fraction_evaluate)
+    arguments, _ = WRAPPERS[cls]
+    wrapper = cls(strategy, 0.0, *arguments)
+    clients = grid(train_mods=[failing])
+    with pytest.raises(RunError, match="every round was skipped; round 2: no replies were handed"):
+        wrapper.start(clients, floating(initial()), num_rounds=2, train_config=EQUAL)
+
+
+def test_a_wrapper_s_run_in_which_a_round_counts_ends_with_its_result(caplog):
+    def failing_first(message, context, call_next):
+        if message.content["config"]["server-round"] == 1:
+            raise OSError("no space left on device")
+        return call_next(message, context)
+
+    wrapper, _ = private(DifferentialPrivacyServerSideFixedClipping, AALV(fraction_evaluate=0.0))
+    clients = grid(train_mods=[failing_first])
+    result = wrapper.start(clients, floating(initial()), num_rounds=2, train_config=EQUAL)
+    assert result.arrays and "1 of 2 rounds counted" in caplog.text
 
 
 def test_the_noise_falls_on_means_and_log_variances_alike():

@@ -71,6 +71,22 @@ def test_it_goes_on_past_a_failure_and_says_which(swept):
 
 
 @pytest.mark.slow
+def test_a_table_that_cannot_be_written_hides_no_failure_and_loses_no_run(tmp_path):
+    (tmp_path / "out" / ROUNDS / "in the way").mkdir(parents=True)
+    words = ["sweep", grid_file(tmp_path, BLOCKS), "--results", "out"]
+    done = fedbary(*words, cwd=tmp_path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    failed = {s.split(": ")[1]: s for s in done.stdout.splitlines() if s.startswith("failed: ")}
+    assert failed.keys() == {GOOD, FAILS, "digits-FedAvg-n0-seed0"}
+    assert ROUNDS in failed[GOOD] and "clients: 3" in failed[FAILS]
+    assert done.stderr.strip().splitlines()[-1].startswith("fedbary: 3 of 3 runs failed")
+    (tmp_path / "out" / ROUNDS / "in the way").rmdir()
+    (tmp_path / "out" / ROUNDS).rmdir()
+    done = fedbary(*words, "--only", "rule=FedAvg", cwd=tmp_path)
+    assert done.returncode == 0 and "1 of 1 runs are done" in done.stdout
+
+
+@pytest.mark.slow
 def test_the_table_has_a_row_per_run_and_round_with_what_was_measured(swept):
     folder, _ = swept
     table = read_table(folder / "out")

@@ -6,7 +6,7 @@ import pytest
 
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
-from fedbary.study.table import read_run
+from fedbary.study.table import read_run, read_table, write_table
 from server_app.engine.inline import run_inline
 
 UNMOVED = {
@@ -62,3 +62,8 @@ def test_a_damaged_run_is_one_line_that_names_it(whole, tmp_path, file, damage):
     with pytest.raises(SettingError, match=str(folder / file)) as refused:
         read_run("run", folder)
     assert "\n" not in str(refused.value)
+
+
+def test_a_table_is_read_from_a_path_given_as_text(whole, tmp_path):
+    write_table(tmp_path, [read_run("run", whole)])
+    assert read_table(str(tmp_path)).equals(read_table(tmp_path))

@@ -303,3 +303,10 @@ def test_a_network_of_timm_is_read_from_the_cache_and_an_absent_one_asks_the_hub
     with pytest.raises(SettingError, match="or the internet, to fetch them"):
         load("timm:test_vit.r160_in1k", "auto", "auto", torch.device("cpu"))
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("tag", ["a1/../../x", "none_such", ""])
+def test_a_tag_that_timm_does_not_know_is_refused_with_those_it_knows(tag):
+    pytest.importorskip("timm")
+    with pytest.raises(SettingError, match=r"a tag that timm knows: .*resnet18\.a1_in1k"):
+        load(f"timm:resnet18.{tag}", "auto", "auto", torch.device("cpu"))

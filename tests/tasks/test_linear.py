@@ -10,7 +10,7 @@ from sklearn.linear_model import LinearRegression
 from fedbary.data.deal import evaluation_data, training_data
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from fedbary.tasks._linear import FAR, Rival, far_behind, rival
+from fedbary.tasks._linear import FAR, FAR_NLL, Rival, far_above, far_behind, rival
 
 FOUND = Rival(torch.zeros(0), 10, 20)
 
@@ -24,6 +24,17 @@ def test_far_is_four_points_and_the_line_has_their_standard_error(examples, ours
     error = np.sqrt(abs(gap) * (1 - abs(gap)) / examples)
     assert bool(said) == (gap >= FAR - 1e-12)
     told = f"{100 * gap:.1f} points (standard error {100 * error:.1f})"
+    assert all(told in text for text in said.values())
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.01, 5)), min_size=2, max_size=40))
+def test_an_nll_a_tenth_above_is_far_and_the_line_has_its_standard_error(pairs):
+    ours, theirs = torch.tensor(pairs, dtype=torch.float64).T
+    said = far_above(ours, theirs, FOUND)
+    gap = (ours - theirs).numpy()
+    error = gap.std() / np.sqrt(len(gap))
+    assert bool(said) == (gap.mean() >= max(FAR_NLL * float(theirs.mean()), error))
+    told = f"{gap.mean():.3f} (standard error {error:.3f}) above"
     assert all(told in text for text in said.values())
 
 

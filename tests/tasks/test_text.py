@@ -3,6 +3,7 @@
 import json
 import logging
 import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -314,3 +315,14 @@ def test_without_the_extra_one_line_names_it(chosen, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(SettingError, match=r"pip install 'fedbary\[text\]'"):
         task_of(settings).signature()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_model_of_a_million_layers_is_refused_before_it_is_built(nested, tmp_path):
+    folder = Path(write_model(tmp_path / "model").removeprefix("hf:"))
+    config = json.loads((folder / "config.json").read_text())
+    huge = {"num_hidden_layers": 10**6}
+    changed = {**config, "text_config": huge} if nested else {**config, **huge}
+    (folder / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(SettingError, match="at most 1000 layers; .*num_hidden_layers: 1e\\+06"):
+        load_text(f"hf:{folder}", "auto", "auto", False, CPU)

@@ -18,7 +18,7 @@ from fedbary.commands import start
 from fedbary.commands.grouping import clusters
 from fedbary.data.paths import content_of
 from fedbary.errors import RunError, SettingError
-from fedbary.settings.config import read_yaml, resolve
+from fedbary.settings.config import completed, read_yaml, resolve
 from server_app.engine.inline import run_inline
 
 QUICK = {
@@ -146,3 +146,73 @@ def test_a_pipe_or_a_device_is_not_read(make, tmp_path):
     make(tmp_path / "file")
     with pytest.raises(OSError, match="a pipe or a device"):
         content_of(tmp_path / "file")
+
+
+@pytest.fixture(scope="module")
+def with_tensors(tmp_path_factory):
+    """A run with each kind of file of tensors but networks: posterior, background, facts, rows."""
+    folder = tmp_path_factory.mktemp("tensors") / "run"
+    run_inline(completed({**QUICK, "method": "LDA", "normalise": "channels"}), folder)
+    return folder
+
+
+TENSORS = ("posterior", "background", "normaliser", "data-rows")
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_any_bit_that_is_flipped_in_a_file_of_tensors_is_named(name, with_tensors, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(with_tensors, folder)
+    file = folder / f"{name}.safetensors"
+    whole, rng = file.read_bytes(), random.Random(name)
+    header = 8 + int.from_bytes(whole[:8], "little")
+    places = [rng.randrange(8 * header) for _ in range(12)]
+    places += [rng.randrange(8 * header, 8 * len(whole)) for _ in range(12)]
+    for place in places:
+        spoilt = bytearray(whole)
+        spoilt[place // 8] ^= 1 << place % 8
+        file.write_bytes(spoilt)
+        with pytest.raises(SettingError, match=file.name):
+            fedbary.load(folder)
+    file.write_bytes(whole)
+    fedbary.load(folder)
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_pipe_in_the_place_of_tensors_is_refused(name, with_tensors, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(with_tensors, folder)
+    (folder / f"{name}.safetensors").unlink()
+    os.mkfifo(folder / f"{name}.safetensors")
+    with pytest.raises(SettingError, match=rf"{name}\.safetensors"):
+        fedbary.load(folder)
+
+
+def test_a_run_does_not_start_from_a_flipped_bit(with_tensors, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(with_tensors, folder)
+    file = folder / "posterior.safetensors"
+    spoilt = bytearray(file.read_bytes())
+    spoilt[-1] ^= 1
+    file.write_bytes(spoilt)
+    after = completed({**QUICK, "method": "LDA", "start_from": str(folder)})
+    with pytest.raises(SettingError, match=r"posterior\.safetensors.*not what was written"):
+        run_inline(after, tmp_path / "next")
+
+
+def test_words_of_another_run_beside_the_rows_are_named(with_tensors, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(with_tensors, folder)
+    words = (folder / "data.json").read_text()
+    (folder / "data.json").write_text(words.replace('"least": ', '"least": 1'))
+    with pytest.raises(SettingError, match=r"data\.json.*not what was written"):
+        fedbary.load(folder)
+
+
+def test_tensors_of_a_version_without_digests_are_read(with_tensors, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(with_tensors, folder)
+    for name in TENSORS:
+        file = folder / f"{name}.safetensors"
+        save_file(load_file(file), file)
+    fedbary.load(folder)

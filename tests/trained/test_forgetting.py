@@ -271,3 +271,12 @@ def test_the_factor_of_a_site_is_divided_out_and_further_rounds_are_of_the_other
     for line in lines(left)[1:]:
         assert {c["site"] for c in line["clients"]} <= {"partition 0", "partition 2"}
         assert line.get("virtual_seconds", 0.0) >= 0
+
+
+def test_a_table_whose_empty_cells_were_filled_is_refused_in_the_setting_s_own_word(tmp_path):
+    rows = ["a,b,y", *(f"{k % 7},{k % 5 or ''},{'yes' if k % 3 else 'no'}" for k in range(600))]
+    (tmp_path / "x.csv").write_text("\n".join(rows) + "\n")
+    words = {"dataset": str(tmp_path / "x.csv"), "missing": "mean"}
+    run_inline(chosen("tables", **words), tmp_path / "run")
+    with pytest.raises(SettingError, match="missing= mean, median or indicator: .* new run"):
+        forget(tmp_path / "run", GONE, tmp_path / "new")

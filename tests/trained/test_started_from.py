@@ -1,5 +1,6 @@
 """A run that starts from another goes on: sums add up, sites stay, classes keep their rows."""
 
+import json
 import shutil
 
 import numpy as np
@@ -11,7 +12,7 @@ from runs_of_sums import chosen, run_of
 from safetensors.torch import load_file
 
 from fedbary.commands.withdraw import forget
-from fedbary.errors import SettingError
+from fedbary.errors import RunError, SettingError
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.settings.config import completed
 from server_app.engine.inline import run_inline
@@ -188,3 +189,30 @@ def test_what_does_not_fit_is_refused_by_name(changes, named, first, tmp_path):
     changes = {k: first / v if k == "start_from" else v for k, v in changes.items()}
     with pytest.raises(SettingError, match=named):
         run_inline(settings(**changes), tmp_path / "run")
+
+
+def damages(written):
+    """A layout with each of its entries left out or replaced, and what is no layout."""
+    yield from ([], 5, "x", None, [[1, 2]])
+    for key in written:
+        yield {name: value for name, value in written.items() if name != key}
+        yield from ({**written, key: wrong} for wrong in (None, 5, "x", [None], {"a": 1}))
+
+
+def test_a_damaged_layout_ends_start_and_forget_in_one_line_that_names_its_file(made, tmp_path):
+    run = shutil.copytree(made / "a", tmp_path / "run")
+    written = json.loads((run / "signature.json").read_text())
+    refused = 0
+    for number, damaged in enumerate(damages(written)):
+        (run / "signature.json").write_text(json.dumps(damaged))
+        for use in (
+            lambda to: run_of(chosen("pixels", start_from=str(run)), (1, 2), to),
+            lambda to: forget(run, "partition 0", to),
+        ):
+            try:
+                use(tmp_path / str(number))
+            except (SettingError, RunError) as error:
+                assert len(str(error).splitlines()) == 1
+                refused += "signature.json" in str(error)
+            shutil.rmtree(tmp_path / str(number), ignore_errors=True)
+    assert refused > 10

@@ -12,7 +12,7 @@ from fedbary.trained import writing
 KILLED = """
 import os, pathlib, sys
 from fedbary.trained.writing import write_text, written_whole
-with written_whole(pathlib.Path(sys.argv[1])) as made:
+with written_whole(pathlib.Path(sys.argv[1]), force=True) as made:
     write_text(made / "scores.csv", "new")
     os.kill(os.getpid(), 9)
 """
@@ -32,11 +32,11 @@ def test_a_folder_is_as_it_was_when_its_writer_is_cut_off_and_whole_thereafter(h
     command = [sys.executable, "-c", KILLED, folder]
     assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == -9
     assert found() == held
-    with pytest.raises(KeyboardInterrupt), writing.written_whole(folder) as made:
+    with pytest.raises(KeyboardInterrupt), writing.written_whole(folder, True) as made:
         writing.write_text(made / "scores.csv", "new")
         raise KeyboardInterrupt
     assert found() == held
-    with writing.written_whole(folder) as made:
+    with writing.written_whole(folder, force=True) as made:
         writing.write_text(made / "scores.csv", "new")
         writing.write_text(made / "sure.txt", "new")
     assert found() == held | {"scores.csv": "new", "sure.txt": "new"}
@@ -54,7 +54,7 @@ def test_a_table_is_not_written_over_its_picture_nor_to_a_folder(output, tmp_pat
 
 def test_the_folder_of_now_is_filled_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with writing.written_whole(Path(".")) as made:
+    with writing.written_whole(Path("."), force=True) as made:
         writing.write_text(made / "scores.csv", "new")
     assert (tmp_path / "scores.csv").read_text() == "new"
 

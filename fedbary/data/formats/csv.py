@@ -1,28 +1,33 @@
 """A CSV file with a header; one of its columns is the target. No splits are prescribed.
 
 Cells are separated by commas, semicolons, tabs or bars, whichever the header has most. The text is
-in UTF-8, or in UTF-16 with its mark; the file may be packed, ``.csv.gz``.
+in UTF-8, or in UTF-16 with its mark; the file may be packed, ``.csv.gz``. What is packed is counted
+while it is read, see `fedbary.data.unpacked`.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
+import io
 import itertools
 import re
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from fedbary.data.forms import DataSource
 from fedbary.data.frame import Frame, frame_of
 from fedbary.data.readers import Reading
-from fedbary.errors import CellError, SettingError
+from fedbary.data.unpacked import opened
+from fedbary.errors import CellError, SettingError, is_of_memory
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 MOST_COLUMNS = 10**4
+
+LONGEST_LINE = 2**20
+"""Most characters of a header's first line."""
 
 TEXT = "a table of text in UTF-8, or in UTF-16 with its mark"
 
@@ -36,11 +41,11 @@ def table(source: DataSource, reading: Reading) -> Frame:
     Raises
     ------
     SettingError
-        It is no table of text; or as in `frame_of`.
+        It is no table of text, or would take too much memory for a packed file; or as in
+        `frame_of`.
     """
     path = source.path(reading.data_dir)
-    packed = path.suffix.lower() == ".gz"
-    names, separator, encoding = _header(path, packed)
+    names, separator, encoding = _header(path)
     if len(names) > MOST_COLUMNS:
         raise CellError(f"{path}: header", f"{len(names)} columns", f"at most {MOST_COLUMNS}")
     held = read_text(
@@ -49,7 +54,6 @@ def table(source: DataSource, reading: Reading) -> Frame:
         names=range(len(names)),
         sep=separator,
         encoding=encoding,
-        compression="gzip" if packed else None,
         skipinitialspace=True,
     )
     again = (held == names).all(axis=1).to_numpy()
@@ -66,16 +70,23 @@ def read_text(path: Path, **layout: Any) -> DataFrame:
     ------
     SettingError
         The file cannot be read as a table, or its rows are longer than its header.
+    MemoryError
+        Memory ran out.
     """
     import pandas
 
     try:
-        cells = pandas.read_csv(path, dtype=str, keep_default_na=False, **layout)
+        with opened(path) as file:
+            cells = pandas.read_csv(file, dtype=str, keep_default_na=False, **layout)
+    except SettingError:
+        raise
     except pandas.errors.EmptyDataError:
         raise SettingError(str(path), "no line", "a table, a line a row") from None
     except UnicodeError:
         raise SettingError(str(path), "other bytes", TEXT) from None
     except (OSError, EOFError, ValueError, zlib.error) as error:
+        if is_of_memory(error):
+            raise MemoryError(f"{path}: {error}") from error
         raise SettingError(str(path), error, "a table, a line a row") from error
     if not isinstance(cells.index, pandas.RangeIndex):
         held = f"rows of more than {cells.shape[1]} cells"
@@ -83,16 +94,26 @@ def read_text(path: Path, **layout: Any) -> DataFrame:
     return cells
 
 
-def _header(path: Path, packed: bool) -> tuple[list[str], str, str]:
+def _first_line(text: IO[str]) -> str:
+    """Return the first line that is not blank, or so much of it as is too long; "" for none."""
+    while line := text.readline(LONGEST_LINE + 1):
+        if line.strip():
+            return line
+    return ""
+
+
+def _header(path: Path) -> tuple[list[str], str, str]:
     """Return the names in a file's first line, what separates them, and the encoding."""
-    opened = gzip.open if packed else open
     try:
-        with opened(path, "rb") as file:
+        with opened(path) as file:
             encoding = "utf-16" if file.read(2) in MARKS else "utf-8-sig"
-        with opened(path, "rt", encoding=encoding, newline="") as text:
-            line = next((line for line in text if line.strip()), "")
+        with io.TextIOWrapper(opened(path), encoding=encoding, newline="") as text:
+            line = _first_line(text)
             if "\0" in line:
                 raise UnicodeError
+            if len(line) > LONGEST_LINE:
+                allowed = f"a header of at most {LONGEST_LINE:,} characters"
+                raise SettingError(str(path), "a longer first line", allowed)
             if re.fullmatch(r'"?sep=.?"?', line.strip()):
                 allowed = "the names of the columns there; delete this line"
                 raise CellError(f"{path}: the first line", line.strip(), allowed)

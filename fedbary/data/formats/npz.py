@@ -22,6 +22,7 @@ from fedbary.data.cell_words import plain
 from fedbary.data.forms import DataSource
 from fedbary.data.frame import Frame, frame
 from fedbary.data.readers import Reading
+from fedbary.data.unpacked import RATIO, SMALL_ARRAY
 from fedbary.errors import CellError, SettingError
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
@@ -31,12 +32,6 @@ NAMES = "classes"
 
 KINDS = "iufbU"
 """Kinds of the dtypes that hold numbers or text."""
-
-SMALL = 64 * 2**20
-"""Bytes up to which any compression of an array is allowed."""
-
-COMPRESSED = 200
-"""Largest compression ratio of a larger array; images and tables stay far below it."""
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
@@ -74,31 +69,41 @@ def read_npz_arrays(path: Path, names: Collection[str]) -> dict[str, Any]:
     """Return those arrays of an ``.npz`` file that have one of the names; others stay unread.
 
     Pickled objects are refused. So is an array that would take more than 64 MiB and more than 200
-    times its bytes in the file; no memory is taken for it.
+    times its bytes in the file; no memory is taken for it. Its bytes are those that the archive
+    states, at most those of the whole file.
 
     Raises
     ------
     SettingError
         If the file is not there, special, damaged or of another kind.
+    MemoryError
+        If memory runs out.
     """
     if not path.is_file():
         raise SettingError("file", str(path), "the path of an .npz file; there is none")
     try:
+        size = path.stat().st_size
         with zipfile.ZipFile(path) as archive:
             members = {member.filename: member for member in archive.infolist()}
             found = {name: members.get(f"{name}.npy") for name in names}
             return {
-                name: _read(archive, member) for name, member in found.items() if member is not None
+                name: _read(archive, member, size)
+                for name, member in found.items()
+                if member is not None
             }
+    except MemoryError:
+        raise
     except Exception as error:  # a stranger's file may raise any error
         allowed = "a file that numpy.savez wrote, without pickled objects"
         raise SettingError(str(path), error, allowed) from error
 
 
-def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo, size: int) -> np.ndarray:
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{member.filename} is packed as numpy packs no array")
     with archive.open(member) as file:
         held = _claimed_bytes(file)
-    if held > max(SMALL, COMPRESSED * member.compress_size):
+    if held > max(SMALL_ARRAY, RATIO * min(member.compress_size, size)):
         raise ValueError(
             f"{member.filename} would take {held / 2**20:,.0f} MiB: too much for its file"
         )

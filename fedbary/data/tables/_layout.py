@@ -175,7 +175,9 @@ def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, .
         require(name, where, held, np.isin(held.texts, words), todo)
     if len(levels) > MAX_LEVELS or len(levels) > max(FEW, len(present) / 2):
         allowed = f"at most {MAX_LEVELS}, and fewer than half the {len(present)} rows; "
-        allowed += "leave the column out, or code it as numbers"
+        allowed += (
+            f"leave_out={column} for notes, id={column} if it names the rows, or fewer levels"
+        )
         raise CellError(f"{name}: {where}", f"{len(levels)} texts", allowed)
     if unit := unit_of(levels):
         said = f"numbers with {unit!r} are taken as {len(levels)} levels, in no order"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -121,36 +120,14 @@ class Vectors:
 
         A factor has no normalisation, and adds none: E_q[log q − e₀ θ + ½ s₀ θ²].
         """
-        return float(kl_of(self))
-
-
-class Gaussians(Protocol):
-    """A posterior as its updates need it: vectors (d,), or a row for each client (K, d).
-
-    The attributes are those of `Vectors`.
-    """
-
-    points: Any
-    log_vars: Any
-    mean: Tensor
-    prior_shift: Tensor
-    prior_precision: Tensor
-    has_density: bool
-
-    def kl(self) -> Any:
-        """KL(q ‖ prior) in nats, of each client."""
-
-
-def kl_of(q: Gaussians) -> Tensor:
-    """Return KL(q ‖ prior) in nats, see `Vectors.kl`: (), or (K,) of K clients."""
-    mean, log_var = q.mean.double(), q.log_vars.value.double()
-    shift, precision = q.prior_shift.double(), q.prior_precision.double()
-    if q.has_density:
-        ratio = log_var.exp() * precision
-        squares = (mean - shift / precision).square() * precision
-        return 0.5 * (ratio - 1 - ratio.log() + squares).sum(-1)
-    energy = 0.5 * precision * (log_var.exp() + mean.square()) - shift * mean
-    return (energy - 0.5 * (log_var + 1 + math.log(2 * math.pi))).sum(-1)
+        mean, log_var = self.mean.double(), self.log_vars.value.double()
+        shift, precision = self.prior_shift.double(), self.prior_precision.double()
+        if self.has_density:
+            ratio = log_var.exp() * precision
+            squares = (mean - shift / precision).square() * precision
+            return float(0.5 * (ratio - 1 - ratio.log() + squares).sum(-1))
+        energy = 0.5 * precision * (log_var.exp() + mean.square()) - shift * mean
+        return float((energy - 0.5 * (log_var + 1 + math.log(2 * math.pi))).sum(-1))
 
 
 class Momentum:
@@ -173,16 +150,16 @@ class Momentum:
         For each weight how many times `lr` its rate may be, (1 + β)/(lr a); infinite where a ≤ 0.
     """
 
-    def __init__(self, q: Gaussians, training: Training, kl_scale: float | Tensor) -> None:
+    def __init__(self, q: Vectors, training: Training, kl_scale: float) -> None:
         self.points, self.momentum = q.points, training.momentum
         self.max_norm = training.max_grad_norm
         self.decay = torch.full_like(q.points.value, training.weight_decay)
-        means = slice(q.mean.shape[-1])
+        means = slice(len(q.mean))
         if not q.has_density:
-            self.decay[..., means] = 0.0
-        self.decay[..., means] += kl_scale * q.prior_precision
+            self.decay[means] = 0.0
+        self.decay[means] += kl_scale * q.prior_precision
         self.pull = torch.zeros_like(q.points.value)
-        self.pull[..., means] = kl_scale * q.prior_shift
+        self.pull[means] = kl_scale * q.prior_shift
         if training.proximity:
             self.decay += training.proximity
             self.pull.add_(q.points.value, alpha=training.proximity)
@@ -193,7 +170,7 @@ class Momentum:
     def update(self) -> Tensor:
         """Take in the gradient of the mean NLL, which is changed; return what `lr` multiplies."""
         if self.max_norm is not None:
-            norm = self.points.grad.norm(dim=-1, keepdim=True)
+            norm = self.points.grad.norm()
             self.points.grad.mul_(self.max_norm / norm.clamp_min(self.max_norm))
         self.points.grad.addcmul_(self.points.value, self.decay).sub_(self.pull)
         self.velocity.mul_(self.momentum).add_(self.points.grad)

@@ -8,6 +8,7 @@ from fedbary.report.background import add_partitions
 from fedbary.report.cautions import add_cautions
 from fedbary.report.cells import Metric
 from fedbary.report.document import Document
+from fedbary.report.pairs import add_pairs
 from fedbary.report.results import Results, scored_after
 from fedbary.report.run_list import add_runs
 from fedbary.report.scores_table import add_scores
@@ -44,6 +45,7 @@ class Scores:
         add_cautions(results, document)
         document.heading("Scores")
         add_scores(results, document, self._metrics, best=False)
+        add_pairs(results, document, self._metrics)
         add_variances(results, document)
         starts = results.table.loc[results.table["round"] == 0, "label_counts"]
         if any(any(json.loads(counts)) for counts in starts):

@@ -1,4 +1,4 @@
-"""Sections on classifications of images: scores, calibration, rules, uncertainty, variances."""
+"""Sections on classifications of images: scores, calibration, pairs, uncertainty, variances."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from fedbary.report.cautions import add_cautions
 from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL
 from fedbary.report.document import Document
 from fedbary.report.method_tables import OF_IMAGES, add_methods, several
+from fedbary.report.pairs import add_pairs
 from fedbary.report.results import Results, scored_after, scored_on
-from fedbary.report.rules import add_rules_compared
 from fedbary.report.run_list import add_runs
 from fedbary.report.scores_table import BEST, add_scores
 from fedbary.report.uncertainty import add_uncertainty
 from fedbary.report.variances import add_variances
 from fedbary.study.grid import NAMING
-from fedbary.study.table import settings_of
 
 MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
 
 BY_CHANCE_15, BY_CHANCE_100 = "by_chance.ece_15", "by_chance.ece_100"
 """Columns of the ECE of a calibrated model by chance; tables of earlier versions lack them."""
 
-REQUIRED = (*NAMING, *(metric.column for metric in MAIN), "seconds", "evaluate_on", "ood_dataset")
+REQUIRED = (*NAMING, NLL.column, "seconds", "evaluate_on")
 
 TESTS = {
     "test": "the test set",
@@ -44,10 +43,9 @@ def write(results: Results, document: Document) -> None:
     if several(results):
         add_methods(results, document, OF_IMAGES, (NLL, ACCURACY, ECE_15))
     _add_scores(results, document)
-    of_rules = results.of_rules
-    add_rules_compared(of_rules, document, (NLL, ACCURACY), ECE_15)
+    add_pairs(results, document, (NLL, ECE_15, ACCURACY))
     caption = "ECE and NLL against n: mean and standard deviation over seeds."
-    add_layers(of_rules, document, "ece-nll", (ECE_15, NLL), caption)
+    add_layers(results, document, "ece-nll", (ECE_15, NLL), caption)
     add_uncertainty(results, document, UNCERTAINTY)
     add_variances(results, document)
     document.heading("Data")
@@ -58,14 +56,14 @@ def write(results: Results, document: Document) -> None:
 def _add_introduction(results: Results, document: Document) -> None:
     document.text(
         """{runs} runs. In each, {clients} clients hold a data set between
-        them, each fits the network to its own part, and a **rule** makes one model of their
+        them, each fits the network to its own part, and a **method** makes one model of their
         answers; that is a round. The last *n* of the network's layers hold a Gaussian
         for every weight, the others a number; FedAvg has n = 0. All numbers are of the global
         model {after}, on {where}, as mean ± standard deviation over
         {repeats}.""",
         runs=len(results.last),
         after=scored_after(results.last),
-        clients=settings_of(results.last).iloc[0]["clients"],
+        clients=" or ".join(map(str, sorted(results.last["clients"].unique()))),
         where=scored_on(results.last, TESTS),
         repeats=results.repeats,
     )
@@ -79,7 +77,7 @@ def _add_introduction(results: Results, document: Document) -> None:
 
 
 def _add_scores(results: Results, document: Document) -> None:
-    """Add accuracy, ECE and NLL by data set, n and rule."""
+    """Add accuracy, ECE and NLL by condition, n and method."""
     document.heading("How good, how calibrated")
     document.text(BEST)
     add_scores(results, document, MAIN)

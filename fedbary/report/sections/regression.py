@@ -11,7 +11,8 @@ from fedbary.report.document import Document
 from fedbary.report.estimate import Estimate
 from fedbary.report.markup import bold
 from fedbary.report.method_tables import add_methods, several
-from fedbary.report.results import REPEATS, Results, scored_after, scored_on
+from fedbary.report.pairs import add_pairs
+from fedbary.report.results import REPEATS, Results, grouped, scored_after, scored_on
 from fedbary.report.run_list import add_runs
 from fedbary.settings.config import bookkeeping
 from fedbary.study.central import TABLE as CENTRAL
@@ -51,7 +52,10 @@ def write(results: Results, document: Document) -> None:
         **DE** see all data at once: Bayesian linear regression, mean-field variational inference,
         deep ensembles of five networks."""
     )
-    document.table(*_table(scores_by_method(last, results.folder)))
+    for condition, rows in grouped(last, "condition"):
+        document.heading(condition, 3)
+        document.table(*_table(scores_by_method(rows, results.folder)))
+    add_pairs(results, document, RANKED)
     add_runs(document, last)
 
 
@@ -67,7 +71,8 @@ def scores_by_method(last: pd.DataFrame, folder: Path) -> pd.DataFrame:
     bare = last[POINT].join(bare.set_axis(columns, axis=1)).dropna(subset=["nll"])
     found = [last[[*POINT, *columns]], bare.assign(method=bare["method"] + ", without noise")]
     if (folder / CENTRAL).exists():
-        found.append(pd.read_csv(folder / CENTRAL).assign(settings="")[[*POINT, *columns]])
+        central = pd.read_csv(folder / CENTRAL).assign(settings="")
+        found.append(central.loc[central["dataset"].isin(last["dataset"]), [*POINT, *columns]])
     return pd.concat(found).groupby(POINT, sort=False, as_index=False).mean()
 
 

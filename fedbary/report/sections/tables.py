@@ -8,21 +8,19 @@ from fedbary.report.cautions import add_cautions
 from fedbary.report.cells import ACCURACY, ECE_15, NLL, Metric
 from fedbary.report.document import Document
 from fedbary.report.method_tables import BRIER, add_methods, several
+from fedbary.report.pairs import add_pairs
 from fedbary.report.results import Results, listed_values, scored_after, scored_on
-from fedbary.report.rules import add_rules_compared
 from fedbary.report.run_list import add_runs
 from fedbary.report.scores_table import BEST, add_scores
 from fedbary.report.uncertainty import add_uncertainty
 from fedbary.report.variances import add_variances
 from fedbary.study.grid import NAMING
 
-AUROC = Metric("auroc", "AUROC %", 100, 2, False)
-SENSITIVITY = Metric("sensitivity", "Sensitivity %", 100, 2, False)
+AUROC = Metric("auroc", "AUROC %", 100, 2)
+SENSITIVITY = Metric("sensitivity", "Sensitivity %", 100, 2)
 MAIN = (ACCURACY, NLL, ECE_15, AUROC, SENSITIVITY)
 
-REQUIRED = (
-    *NAMING, *(metric.column for metric in MAIN), "seconds", "evaluate_on", "specificity", "split",
-)  # fmt: skip
+REQUIRED = (*NAMING, NLL.column, "seconds", "evaluate_on", "specificity", "split")
 
 TESTS = {
     "test": "the rows that a split keeps for the test",
@@ -46,10 +44,9 @@ def write(results: Results, document: Document) -> None:
     document.heading("How good, how calibrated, how well classes are told apart")
     document.text(BEST)
     add_scores(results, document, MAIN)
-    of_rules = results.of_rules
-    add_rules_compared(of_rules, document, (NLL, AUROC), ECE_15)
+    add_pairs(results, document, (NLL, ECE_15, AUROC))
     caption = "NLL and AUROC against n: mean and standard deviation over the runs."
-    add_layers(of_rules, document, "nll-auroc", (NLL, AUROC), caption)
+    add_layers(results, document, "nll-auroc", (NLL, AUROC), caption)
     add_uncertainty(results, document, UNCERTAINTY)
     add_variances(results, document)
     document.heading("Data")
@@ -60,7 +57,7 @@ def write(results: Results, document: Document) -> None:
 def _add_introduction(results: Results, document: Document) -> None:
     document.text(
         """{runs} runs. In each, {clients} clients hold the rows of a table between them,
-        standardised together; each fits the network to its own rows, and a **rule** makes one
+        standardised together; each fits the network to its own rows, and a **method** makes one
         model of their answers; that is a round. The last *n* of the network's layers hold a
         Gaussian for every weight, the others a number; FedAvg has n = 0. All numbers are of the
         global model {after}, on {where}, as mean ± standard deviation over

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from PIL import Image
 from safetensors.numpy import load_file
 
 LIBRARY = "torch.utils.tensorboard"
@@ -40,6 +39,8 @@ class Tracker:
 
     def end(self, pictures: Sequence[Path], posterior: Path) -> None:
         """Write pictures and the histogram of every tensor of the posterior."""
+        from PIL import Image
+
         for picture in pictures:
             pixels = np.asarray(Image.open(picture).convert("RGB"))
             self._writer.add_image(picture.stem, pixels, self._step, dataformats="HWC")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from fedbary.parts.parameters import Checked
 from fedbary.settings.config import Settings
@@ -24,13 +24,13 @@ class OwnSettings:
         The folder of its data sets, the function that reads one, and the endings of files that it
         reads. Without endings it reads any path. It is read from the task's file, before PyTorch is
         imported.
-    best_by : mapping of str to function
-        Scores that may choose the best round, each with the better direction, ``min`` or ``max``.
+    best_by : sequence of str
+        Scores that may choose the best round; `fedbary.runs.direction` has the better direction.
     conditions : sequence of functions
         Each yields conditions on a run's settings.
     """
 
     Parameters: type[Checked]
     reads: str
-    best_by: Mapping[str, Callable[..., int]]
+    best_by: Sequence[str]
     conditions: Sequence[Conditions]

@@ -1,0 +1,109 @@
+"""What a user of a strategy does wrong in a project of their own ends in a line with its cause."""
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from small_apps import moving
+from torch import nn
+
+from fedbary.errors import RunError, SettingError
+from fedbary.settings.modes import Asynchronous
+from fedbary.variational import variational
+from server_app.engine.inline import InlineGrid
+from strategies import FOLA, LDA, PVI, RKLB
+
+CLIENTS = 4
+
+
+def plain():
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+
+
+def gaussian():
+    return variational(plain(), last=1)
+
+
+def own_loop(network):
+    """Clients that load a message's arrays as they are."""
+    app = ClientApp()
+
+    def answer(message, context):
+        model = network()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        metrics = MetricRecord({"num-examples": 3})
+        content = {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}
+        if message.metadata.message_type == "evaluate":
+            del content["arrays"]
+        return Message(RecordDict(content), reply_to=message)
+
+    app.train()(answer)
+    app.evaluate()(answer)
+    return app
+
+
+def start(strategy, network, rounds=2):
+    grid = InlineGrid(own_loop(network), CLIENTS, {})
+    return strategy.start(grid, ArrayRecord(network().state_dict()), num_rounds=rounds)
+
+
+@pytest.mark.parametrize("chosen", ["method", "groups"])
+def test_a_loop_of_one_s_own_that_cannot_read_a_message_is_led_to_the_client(chosen, caplog):
+    if chosen == "method":
+        strategy, arrays = PVI(), "cavity/"
+        with pytest.raises(RunError, match="every round was skipped"):
+            start(strategy, gaussian)
+    else:
+        strategy, arrays = RKLB(groups=2), "group/"
+        start(strategy, gaussian)
+        assert strategy.counted == 2
+    assert len(strategy.refusals) == 2 * CLIENTS
+    for refusal in strategy.refusals:
+        assert "its message needs fedbary.strategies.Client" in refusal.reason
+        assert arrays in refusal.reason
+    asked = "aggregate_train" if chosen == "method" else "aggregate_evaluate"
+    assert f"{asked}: Received 0 results and {CLIENTS} failures" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("strategy", "network", "named"),
+    [
+        (PVI, plain, "covariance: 'none'; expected diagonal, .* fedbary.variational.variational"),
+        (FOLA, gaussian, "method: 'FOLA'; expected .*2.weight_mean.* or for FOLA the network with"),
+        (LDA, gaussian, "method: 'LDA'; expected .*2.weight_mean.* or for LDA the network without"),
+    ],
+)
+def test_a_network_of_the_other_kind_is_refused_with_the_way_to_the_right_one(
+    strategy, network, named
+):
+    with pytest.raises(SettingError, match=named):
+        start(strategy(), network)
+
+
+def test_more_replies_than_there_are_nodes_are_refused_before_anybody_trains():
+    trained = []
+
+    def train(state, k, number):
+        trained.append(k)
+        return state
+
+    grid = InlineGrid(moving(train), CLIENTS, {})
+    arrays = ArrayRecord({"w": torch.zeros(2)})
+    with pytest.raises(SettingError, match="min_replies: 10; expected at most 4, the clients"):
+        RKLB(min_replies=10).start(grid, arrays)
+    with pytest.raises(SettingError, match="min_replies: 3; expected at most 2, the clients"):
+        RKLB(min_replies=3, fraction_train=0.5).start(grid, arrays)
+    buffered = RKLB(min_replies=2, asynchronous=Asynchronous(concurrency=2))
+    with pytest.raises(SettingError, match="min_replies: 2; expected at most 1, the replies"):
+        buffered.start(grid, arrays)
+    assert trained == []
+    RKLB(min_replies=4, fraction_evaluate=0.0).start(grid, arrays, num_rounds=1)
+    assert sorted(trained) == [*range(CLIENTS)]
+
+
+def test_the_log_says_once_a_start_how_many_arrays_are_gaussian(caplog):
+    strategy = RKLB(fraction_evaluate=0.0)
+    for _ in range(2):
+        start(strategy, gaussian, rounds=3)
+    assert caplog.text.count("configure_train: 1 of 5 arrays are Gaussian means") == 2
+    assert caplog.text.count("aggregate_train: Received 4 results and 0 failures") == 6

@@ -1,0 +1,104 @@
+"""Runs whose one head predicts: their epistemic part is not known, and never told as 0."""
+
+import csv
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from runs_of_sums import chosen
+
+import fedbary
+from fedbary.commands.use import _sheet, export, predict
+from fedbary.data.images import load
+from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
+from server_app.engine.inline import run_inline
+
+HEADS = {
+    "lda": {},
+    "sites": {"method": "PVI", "inference": "laplace", "covariance": "kronecker",
+              "bayesian_layers": 0},
+    "drawn": {"method": "barycentre", "bayesian_layers": 1, "samples": 4, "local_epochs": 1},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def done(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    digits = load("digits", folder, False).x_test.numpy()[:40]
+    np.savez(folder / "new.npz", x=digits)
+    run_inline(chosen("pixels", **HEADS[request.param]), folder / "run")
+    return request.param, folder
+
+
+def test_its_column_is_empty_and_the_command_says_why(done, tmp_path, capsys):
+    name, folder = done
+    predict(folder / "run", folder / "new.npz", output=tmp_path / "out.csv")
+    with open(tmp_path / "out.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    told = [row["epistemic uncertainty"] for row in rows]
+    one = "epistemic uncertainty: left empty, as one network predicts" in capsys.readouterr().err
+    assert one == (name != "drawn")
+    assert (set(told) == {""}) if one else min(map(float, told)) > 0
+    assert all(float(row["total uncertainty"]) > 0 for row in rows)
+    trained = fedbary.load(folder / "run")
+    predict(folder / "run", folder / "new.npz", samples=0, output=tmp_path / "mean.csv")
+    assert "left empty" in capsys.readouterr().err
+    found = trained.predict(trained.evaluation_examples())
+    assert bool(found.known_epistemic.isnan().all()) == one
+    assert bool(found.tempered(2.0).known_epistemic.isnan().all()) == one
+
+
+@pytest.mark.slow
+def test_an_export_says_how_many_networks_it_holds(done, tmp_path, capsys):
+    pytest.importorskip("onnxscript")
+    name, folder = done
+    export(folder / "run", tmp_path / "model.onnx")
+    said = "4 networks" if name == "drawn" else "one network, of the means"
+    assert said in capsys.readouterr().out
+
+
+def test_a_picture_of_the_surest_tells_them_apart():
+    images = SimpleNamespace(x=torch.rand(2, 1, 6, 6))
+    figure = _sheet(images, {"class": ["a", "b"], "total uncertainty": np.array([1e-11, 3e-7])})
+    texts = [text.get_text() for axes in figure.axes for text in (axes.title, axes.xaxis.label)]
+    assert any("1.0e-11 nats" in text for text in texts)
+    assert any("3.0e-07 nats" in text for text in texts)
+
+
+def test_sets_that_are_all_empty_are_said_to_be(tmp_path, capsys):
+    """All classes are told apart, so that examples halfway between two have no class at all."""
+    draw, y = np.random.default_rng(0), np.arange(300) % 3
+    x = (8 * np.eye(3)[y] + draw.normal(size=(300, 3))).astype(np.float32)
+    held = {"x_train": x[60:], "y_train": y[60:], "x_test": x[:60], "y_test": y[:60]}
+    np.savez(tmp_path / "blobs.npz", **held)
+    np.savez(tmp_path / "between.npz", x=4 * (1 - np.eye(3, dtype=np.float32)))
+    np.savez(tmp_path / "new.npz", x=x[:20])
+    data = {"dataset": str(tmp_path / "blobs.npz"), "conformal": 0.9, "holdout": 0.3}
+    run_inline(chosen("pixels", min_examples=10, **data), tmp_path / "run")
+    for name in ("between", "new"):
+        predict(tmp_path / "run", tmp_path / f"{name}.npz", output=tmp_path / f"{name}.csv")
+        said = "set: all are empty" in capsys.readouterr().err
+        with open(tmp_path / f"{name}.csv", newline="") as stream:
+            sizes = [int(row["set size"]) for row in csv.DictReader(stream)]
+        assert said == (not any(sizes)) == (name == "between")
+
+
+@pytest.mark.parametrize("task", ["classification", "tables", "regression"])
+def test_an_nll_of_zero_has_no_sign(task):
+    scores = {"accuracy": 1.0, "nll": -1e-8, "ece": 0.0, "auroc": 1.0, "sensitivity": 1.0,
+              "rmse": 0.0, "coverage_90": 1.0}  # fmt: skip
+    assert "NLL 0.0000" in task_of(resolve({"task": task})).said(scores)
+
+
+def test_a_head_that_is_too_sure_is_led_to_a_temperature(tmp_path, caplog):
+    caplog.set_level("INFO")
+    run_inline(chosen("pixels"), tmp_path / "plain")
+    (said,) = [line for line in caplog.messages if "The probabilities are too sure" in line]
+    assert "Try calibrate=temperature" in said
+    caplog.clear()
+    run_inline(chosen("pixels", calibrate="temperature"), tmp_path / "calibrated")
+    assert "The probabilities are too" not in caplog.text
+    nlls = [fedbary.load(tmp_path / name).line["nll"] for name in ("plain", "calibrated")]
+    assert f"the NLL is {nlls[0]:.4f}, and " in said and nlls[1] < nlls[0]
