@@ -111,7 +111,8 @@ LOCAL_MODELS = _entry(
 HELD_OUT = _entry(
     "held_out",
     "clients hold examples out",
-    "mean scores of the global model there, their fairness, and each site's under `clients`",
+    "mean scores of the global model there, with `calibrate` its `tempered_nll`, their fairness, "
+    "and each site's under `clients`",
 )
 GROUPS = _entry(
     "groups",

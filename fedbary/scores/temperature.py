@@ -43,10 +43,9 @@ def fitted_temperature(clients: Sequence[Mapping[str, Any]]) -> float | None:
     clients
         Scores by name, with ``num-examples``; those without `TEMPERATURES` do not count.
     """
-    told = [client for client in clients if client.keys() >= TEMPERATURES.keys()]
-    if not told:
+    nll = _nll(clients)
+    if nll is None:
         return None
-    nll = [sum(c["num-examples"] * c[name] for c in told) for name in TEMPERATURES]
     logs = [math.log(temperature) for temperature in TEMPERATURES.values()]
     best = min(range(len(nll)), key=nll.__getitem__)
     if best in (0, len(nll) - 1):
@@ -55,3 +54,18 @@ def fitted_temperature(clients: Sequence[Mapping[str, Any]]) -> float | None:
     bend = before - 2 * here + after
     step = 0.5 * (before - after) / bend if bend > 0 else 0.0
     return math.exp(logs[best] + step * (logs[best + 1] - logs[best]))
+
+
+def least_nll(clients: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the mean NLL in nats at the best of the `TEMPERATURES`; None without any client."""
+    nll = _nll(clients)
+    return None if nll is None else min(nll)
+
+
+def _nll(clients: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """Return the mean NLL over the clients' examples at each temperature; None without any."""
+    told = [client for client in clients if client.keys() >= TEMPERATURES.keys()]
+    examples = sum(client["num-examples"] for client in told)
+    if not examples:
+        return None
+    return [sum(c["num-examples"] * c[name] for c in told) / examples for name in TEMPERATURES]

@@ -22,7 +22,7 @@ from fedbary.scores.metrics import (
     fairness,
 )
 from fedbary.scores.temperature import KNOWN as KNOWN_AT_TEMPERATURES
-from fedbary.scores.temperature import TEMPERATURES, fitted_temperature
+from fedbary.scores.temperature import TEMPERATURES, fitted_temperature, least_nll
 from fedbary.tasks.shared.values import ClientMetrics, Outcome
 
 ECE_BINS = (15, 100)
@@ -81,7 +81,13 @@ def summary(trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics])
         line[schema.LOCAL_MODELS] = _spread(told, "local-accuracy")
     if told := [client for client in held_out if client.keys() >= SCORES.keys()]:
         shown = [{k: v for k, v in client.items() if k not in TEMPERATURES} for client in told]
-        line[schema.HELD_OUT] = {**means(told), **_spread(told, "accuracy"), "clients": shown}
+        tempered = least_nll(told)
+        line[schema.HELD_OUT] = {
+            **means(told),
+            **({} if tempered is None else {"tempered_nll": tempered}),
+            **_spread(told, "accuracy"),
+            "clients": shown,
+        }
     for data, part in DATA.items():
         both = {f"{OWN[model]}{part}accuracy" for model in ("global", "personal")}
         told = [client for client in held_out if client.keys() >= both]

@@ -14,7 +14,12 @@ from fedbary import Posterior
 from fedbary.errors import SettingError
 from fedbary.predictive import Prediction
 from fedbary.scores.metrics import evaluate
-from fedbary.scores.temperature import TEMPERATURES, fitted_temperature, nll_at_temperatures
+from fedbary.scores.temperature import (
+    TEMPERATURES,
+    fitted_temperature,
+    least_nll,
+    nll_at_temperatures,
+)
 from fedbary.settings.config import resolve
 from fedbary.tasks import Outcome, task_of
 from server_app.engine.inline import run_inline
@@ -50,6 +55,8 @@ def test_clients_find_the_temperature_of_all_examples_together(seed, sureness, c
     )  # fmt: skip
     assert found == pytest.approx(best.x, rel=0.02)
     assert found == pytest.approx(sureness, rel=0.2)
+    steps = [evaluate(prediction.tempered(t).probs, labels)["nll"] for t in TEMPERATURES.values()]
+    assert best.fun - 1e-9 <= least_nll(told) == pytest.approx(min(steps))
 
 
 @given(st.integers(0, 10**6), st.floats(0.3, 7))
@@ -65,7 +72,8 @@ def test_a_temperature_keeps_the_order_of_the_classes_and_the_parts_of_the_entro
 def test_certainty_is_tempered_and_nobody_s_answer_is_none():
     sure = Prediction(torch.tensor([[1.0, 0.0]]), torch.zeros(1))
     assert sure.tempered(2.0).probs.isfinite().all()
-    assert fitted_temperature([{"num-examples": 3, "nll": 1.0}]) is None
+    for nobody in ([{"num-examples": 3, "nll": 1.0}], [{"num-examples": 0, **TEMPERATURES}]):
+        assert fitted_temperature(nobody) is None and least_nll(nobody) is None
     assert min(TEMPERATURES.values()) == 0.25 and max(TEMPERATURES.values()) == 8
 
 
