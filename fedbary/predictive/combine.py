@@ -49,14 +49,11 @@ class Prediction:
     def epistemic(self) -> Tensor:
         """Mutual information of label and weights, (N,), in nats; more data would reduce it.
 
-        It is 0 if one network predicts, which says nothing: see `known_epistemic`.
+        It is NaN if one network predicts, which tells nothing of it.
         """
+        if self.networks == 1:
+            return torch.full_like(self.aleatoric, torch.nan)
         return (self.entropy - self.aleatoric).clamp_min(0)
-
-    @property
-    def known_epistemic(self) -> Tensor:
-        """The epistemic part, (N,), in nats; NaN if one network predicts, as none is known then."""
-        return torch.full_like(self.aleatoric, torch.nan) if self.networks == 1 else self.epistemic
 
     def one_by_one(self) -> Prediction:
         """Return the prediction of every pixel or label by itself: probabilities (M, classes)."""

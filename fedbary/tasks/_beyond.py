@@ -77,12 +77,12 @@ def on_corrupted(
 def detection(here: Prediction, there: Prediction) -> dict[str, float | None]:
     """Score uncertainties as detectors of foreign images (there) among test images (here).
 
-    If the method has a distance to the classes, the distance is scored likewise.
+    One network has no epistemic uncertainty to score. If the method has a distance to the classes,
+    the distance is scored likewise.
     """
-    found = {
-        "auroc_entropy": auroc(here.entropy, there.entropy),
-        "auroc_epistemic": auroc(here.epistemic, there.epistemic),
-    }
+    found = {"auroc_entropy": auroc(here.entropy, there.entropy)}
+    if 1 not in (here.networks, there.networks):
+        found["auroc_epistemic"] = auroc(here.epistemic, there.epistemic)
     if here.distance is not None and there.distance is not None:
         found["auroc_mahalanobis"] = auroc(here.distance, there.distance)
     return found

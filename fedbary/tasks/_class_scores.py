@@ -100,14 +100,17 @@ def summary(trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics])
 
 
 def uncertainty(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:
-    """Return the ECE in the usual bins, and the mean entropy with its two parts, in nats."""
+    """Return the ECE in the usual bins, and the mean entropy with its two parts, in nats.
+
+    One network tells no epistemic part.
+    """
     line: dict[str, Any] = {
         f"ece_{bins}": evaluate(prediction.probs, labels, bins)["ece"] for bins in ECE_BINS
     }
     line[schema.UNCERTAINTY] = {
         "entropy": float(prediction.entropy.mean()),
         "aleatoric": float(prediction.aleatoric.mean()),
-        "epistemic": float(prediction.epistemic.mean()),
+        **({} if prediction.networks == 1 else {"epistemic": float(prediction.epistemic.mean())}),
     }
     return line
 

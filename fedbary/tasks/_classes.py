@@ -271,7 +271,7 @@ class Classes(Task):
             "class": np.array(classes, dtype=object)[probs.argmax(1)],
             **{f"p({name})": probs[:, k] for k, name in enumerate(classes)},
             "total uncertainty": prediction.entropy.double().cpu().numpy(),
-            "epistemic uncertainty": prediction.known_epistemic.double().cpu().numpy(),
+            "epistemic uncertainty": prediction.epistemic.double().cpu().numpy(),
             **({} if far is None else {"relative Mahalanobis distance": far.cpu().numpy()}),
         }
 

@@ -88,7 +88,7 @@ class MultiLabel(Classification):
             "labels": np.array(borne, dtype=object),
             **{f"p({name})": yes[:, k] for k, name in enumerate(signature.classes)},
             "total uncertainty": prediction.entropy.double().sum(1).cpu().numpy(),
-            "epistemic uncertainty": prediction.known_epistemic.double().sum(1).cpu().numpy(),
+            "epistemic uncertainty": prediction.epistemic.double().sum(1).cpu().numpy(),
         }
 
 

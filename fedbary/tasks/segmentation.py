@@ -107,7 +107,7 @@ class Segmentation(Classification):
         return {
             **{f"share({name})": held[:, k] for k, name in enumerate(signature.classes)},
             "total uncertainty": prediction.entropy.double().mean((1, 2)).cpu().numpy(),
-            "epistemic uncertainty": prediction.known_epistemic.double().mean((1, 2)).cpu().numpy(),
+            "epistemic uncertainty": prediction.epistemic.double().mean((1, 2)).cpu().numpy(),
         }
 
     def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:

@@ -122,7 +122,8 @@ def _chosen(results: Path) -> list[str]:
 
     It is the NLL at the clients' temperature on what they hold out.
     """
-    table = result_rows(read_table(results))
+    parts = [result_rows(read_table(folder)) for folder in (results, results / "decay")]
+    table = pd.concat(parts, ignore_index=True)
     table["side"] = table["method"].replace({"barycentre": "FedAvg", "PVI": "one place"})
     keys = ["side", "rounds", "batch_size", "lr_schedule", "weight_decay"]
     steps = _tried(table[table["side"].isin(["FedAvg", "SCAFFOLD"])], keys, "lr")

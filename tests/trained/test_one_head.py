@@ -46,8 +46,8 @@ def test_its_column_is_empty_and_the_command_says_why(done, tmp_path, capsys):
     predict(folder / "run", folder / "new.npz", samples=0, output=tmp_path / "mean.csv")
     assert "left empty" in capsys.readouterr().err
     found = trained.predict(trained.evaluation_examples())
-    assert bool(found.known_epistemic.isnan().all()) == one
-    assert bool(found.tempered(2.0).known_epistemic.isnan().all()) == one
+    assert bool(found.epistemic.isnan().all()) == one
+    assert bool(found.tempered(2.0).epistemic.isnan().all()) == one
 
 
 @pytest.mark.slow
