@@ -66,7 +66,7 @@ def read(results: Path) -> pd.DataFrame:
 
     A client's mode in the first round of sites is that of a client alone.
     """
-    rows = result_rows(read_table(results))
+    rows = result_rows(read_table(results)).copy()  # one block in memory
     kind = rows["method"].replace({"barycentre": "FedAvg", "PVI": "sites"})
     kind = kind.mask((kind == "sites") & (rows["rounds"] == 1), "alone")
     kind = kind.where(rows["clients"] > 1, "one place")
