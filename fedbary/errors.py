@@ -1,5 +1,8 @@
 """The errors that end a command with one line instead of a traceback."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from fedbary import texts
@@ -95,3 +98,14 @@ def _held(value: object) -> str:
     if isinstance(value, Exception):
         return texts.cut(one_line(value), SHOWN)
     return _printable(repr(texts.cut(value, SHOWN) if isinstance(value, str) else value), SHOWN)
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Name a file in the operating system's errors: those of a full disk name none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(file)) from error

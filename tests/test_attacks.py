@@ -272,7 +272,7 @@ def test_a_run_under_an_omniscient_attack_goes_on_to_the_same_model(tmp_path):
     app.query("ask")(client_app.ask)
     chosen = resolve({**tables, "output": str(tmp_path / "cut")})
     with pytest.raises(KeyboardInterrupt):
-        run(InlineGrid(app, 5, chosen.model_dump(), None), chosen, tmp_path / "cut")
+        run(InlineGrid(app, 5, chosen.model_dump()), chosen, tmp_path / "cut")
     run_inline(resolve({**tables, "resume": "last"}), tmp_path / "cut")
     whole, cut = (load_file(tmp_path / k / "posterior.safetensors") for k in ("whole", "cut"))
     assert all(torch.equal(cut[name], tensor) for name, tensor in whole.items())

@@ -104,11 +104,11 @@ def resume(
 ) -> None:
     """Continue a simulated run that was interrupted.
 
-    RUN is the run's folder. The run continues after its last whole round. With `rounds=40`, more
-    than before, a run that has ended continues, too. Other settings that may change are max_skipped
-    and the server's defences: clipping, mixing, trim_fraction, max_precision_ratio and
-    max_weight_ratio. Examples: `fedbary resume runs/RUN rounds=40`; `fedbary resume runs/RUN
-    --round 2 clipping=true`.
+    RUN is the run's folder. The run continues after its last whole round. KEY=VALUE sets a setting
+    that may change. With `rounds=40`, more than before, a run that has ended continues, too. The
+    others are max_skipped and the server's defences: clipping, mixing, trim_fraction,
+    max_precision_ratio and max_weight_ratio. Examples: `fedbary resume runs/RUN rounds=40`;
+    `fedbary resume runs/RUN --round 2 clipping=true`.
 
     Without changes the final model is that of a run without the interruption, bit for bit on a CPU.
     """

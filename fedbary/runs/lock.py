@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from fedbary.data.paths import require_regular
-from fedbary.errors import RunError
-from fedbary.runs.whole import naming
+from fedbary.errors import RunError, naming
 
 LOCK = ".lock"
 """The locked file; it says who holds it."""

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedbary.data.paths import require_regular
+from fedbary.errors import naming
 
 _DIGEST, _MARKS = "sha256", "marks"
 """Entries of a file's metadata: its digest; or with marks, both of them as JSON."""
@@ -113,17 +114,6 @@ def _os_error(error: SafetensorError) -> Exception:
     """Return the operating system's error that safetensors hides in a text, or the text's own."""
     found = re.search(r"\(os error (\d+)\)", str(error))
     return OSError(int(found[1]), os.strerror(int(found[1]))) if found else error
-
-
-@contextmanager
-def naming(file: Path) -> Iterator[None]:
-    """Name a file in the operating system's errors: those of a full disk name none."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(file)) from error
 
 
 @contextmanager
