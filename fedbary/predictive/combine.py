@@ -142,7 +142,7 @@ def gated(answers: Iterable[Tensor], votes: Iterable[Tensor]) -> Prediction:
         shares = gate_logits(outputs[0], len(logits)).softmax(-1).T
         probs.append((shares[..., None] * each).sum(0))
         aleatoric.append((shares * torch.special.entr(each).sum(-1)).sum(0))
-    return Prediction(torch.cat(probs), torch.cat(aleatoric))
+    return Prediction(torch.cat(probs), torch.cat(aleatoric), networks=len(logits))
 
 
 @torch.inference_mode()
@@ -161,7 +161,7 @@ def mixture(answers: Iterable[Tensor], weights: Sequence[float] | None = None) -
         each = logits.softmax(-1)
         probs.append(_mean(each, weights))
         aleatoric.append(_mean(torch.special.entr(each).sum(-1), weights))
-    return Prediction(torch.cat(probs), torch.cat(aleatoric))
+    return Prediction(torch.cat(probs), torch.cat(aleatoric), networks=len(logits))
 
 
 @torch.inference_mode()
@@ -183,7 +183,7 @@ def product(answers: Iterable[Tensor], weights: Sequence[float] | None = None) -
         powers = powers.view(-1, *[1] * (logs.ndim - 1))
         probs.append((powers * logs).sum(0).softmax(-1))
         aleatoric.append(_mean(torch.special.entr(logs.exp()).sum(-1), weights))
-    return Prediction(torch.cat(probs), torch.cat(aleatoric))
+    return Prediction(torch.cat(probs), torch.cat(aleatoric), networks=len(logits))
 
 
 @torch.inference_mode()
@@ -211,7 +211,7 @@ def pooled(
         probs.append(adjusted(log_pool(by_client, pool.beta)).softmax(-1))
         each = adjusted(logits).softmax(-1)
         aleatoric.append(torch.special.entr(each).sum(-1).mean(0))
-    return Prediction(torch.cat(probs), torch.cat(aleatoric))
+    return Prediction(torch.cat(probs), torch.cat(aleatoric), networks=len(logits))
 
 
 def log_pool(log_probs: Tensor, beta: float | Tensor) -> Tensor:

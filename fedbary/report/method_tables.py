@@ -113,7 +113,7 @@ def _ranked(
         [name, "/".join(map(str, sorted(runs["bayesian_layers"].unique()))), str(len(runs))]
         for name, runs in methods
     ]
-    body = [[*row, *cells] for row, cells in zip(first, zip(*columns, strict=True), strict=True)]
+    body = [[*row, *(column[k] for column in columns)] for k, row in enumerate(first)]
     return ["method", "n", "runs", *(metric.label for metric in known)], body
 
 
