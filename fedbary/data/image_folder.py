@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from fedbary.data.image_files import Shape, common_shape, read_image, shape_of, 
 from fedbary.data.readers import LabelledImages
 from fedbary.errors import SettingError
 from fedbary.texts import SURROGATE, composed, shown
+
+Read = TypeVar("Read")
 
 
 def folders_in(folder: Path) -> dict[str, Path]:
@@ -44,7 +47,8 @@ def classes_in(folder: Path) -> tuple[str, ...]:
 
 def shape_in(folder: Path, classes: Sequence[str]) -> Shape:
     """Return the shape of all images of a folder; a SettingError if they differ."""
-    return common_shape((str(file), shape_of(file)) for file, _ in _files(folder, classes))
+    files = [file for file, _ in _files(folder, classes)]
+    return common_shape(zip(map(str, files), _each(files, shape_of), strict=True))
 
 
 def read_classes(folder: Path, classes: Sequence[str], shape: Shape, resize: str) -> LabelledImages:
@@ -65,8 +69,8 @@ def read_classes(folder: Path, classes: Sequence[str], shape: Shape, resize: str
         If a folder is no class, an image cannot be read, or there is none.
     """
     files = _files(folder, classes)
-    images = np.stack([read_image(file, shape, resize) for file, _ in files])
-    return images, np.array([label for _, label in files])
+    images = _each([file for file, _ in files], lambda file: read_image(file, shape, resize))
+    return np.stack(images), np.array([label for _, label in files])
 
 
 def described(folder: Path, classes: Sequence[str]) -> str:
@@ -110,6 +114,21 @@ def require_examples(folder: Path) -> None:
             there = "; ".join(["no image", *held.unread()])
             allowed = "at least one image in the folder of each class, or no such folder"
             raise SettingError(f"{folder}: {name}", there, allowed)
+
+
+def _each(files: Sequence[Path], read: Callable[[Path], Read]) -> list[Read]:
+    """Read every file. A SettingError for the first that is refused also names the others."""
+    values, refused = [], []
+    for file in files:
+        try:
+            values.append(read(file))
+        except SettingError as error:
+            refused.append((file, error))
+    if not refused:
+        return values
+    (_, first), *others = refused
+    too = f"; refused too: {named(file.name for file, _ in others)}" if others else ""
+    raise SettingError(first.setting, f"{first.value}{too}", first.allowed) from first
 
 
 def _files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:

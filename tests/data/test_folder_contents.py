@@ -86,6 +86,17 @@ def test_a_class_without_a_picture_is_refused_with_what_is_there(folder):
         load(str(folder), folder, False)
 
 
+@pytest.mark.parametrize("shape", [None, (3, 8, 8)])
+def test_every_picture_that_is_refused_is_named_at_once(shape, folder):
+    for name in ("one/1.png", "two/2.webp", "two/3.WebP"):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SettingError) as caught:
+        load(str(folder), folder, False, shape)
+    assert caught.value.setting.endswith("one/1.png")
+    assert str(caught.value.value).endswith("; refused too: 2.webp, 3.WebP")
+
+
 def test_classes_without_an_example_are_named(tmp_path):
     x, y = RNG.integers(0, 256, (9, 8, 8), np.uint8), np.array([0, 2, 5] * 3)
     np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y)
