@@ -30,7 +30,7 @@ from fedbary.settings.modes import Synchronous, require_real_time, require_virtu
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import task_of
 from fedbary.trained.going_on import beginning_of
-from fedbary.variational.frozen import frozen_config, frozen_tensors, require_same_frozen
+from fedbary.variational.frozen import frozen_config, require_same_frozen
 from server_app.beginning import (
     facts_of,
     new_folder,
@@ -132,7 +132,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     checkpoint = checkpoint_to_resume(folder, settings)
     if checkpoint is not None:
         task.require_same_data(folder)
-        require_same_frozen(model, {**config, **(read_signature(folder) or {})})
+        require_same_frozen(model, {**config, **read_signature(folder)})
     beginning = None if checkpoint else beginning_of(settings, task, signature, model)
     before = folder if checkpoint else beginning.run.folder if beginning else None
     keys = read_site_keys(before) if before else {}
@@ -160,9 +160,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     completed = 0
     if checkpoint is not None:
         completed = checkpoint.round
-        frozen = frozen_tensors(model)  # as of this run; an earlier version's checkpoint has some
-        arrays = {n: t for n, t in checkpoint.arrays.items() if n not in frozen}
-        recorder.model.load_state_dict(arrays)
+        recorder.model.load_state_dict(checkpoint.arrays)
         recorder.strategy.load_state_dict(checkpoint.strategy, completed)
     if beginning is not None:
         set_out(recorder, beginning)

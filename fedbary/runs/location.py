@@ -16,7 +16,6 @@ from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE
 from fedbary.runs.lock import LOCK
 from fedbary.settings.config import Settings, bookkeeping, read_yaml
-from fedbary.settings.earlier import ADDED
 
 CLIENTS = "clients"
 """The folder with what clients keep between rounds, a folder each, in a run's folder."""
@@ -109,18 +108,13 @@ def is_deployed(folder: Path) -> bool:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of the run in a folder, in today's form.
+    """Return the settings of the run in a folder.
 
     Raises
     ------
     SettingError
         If the folder holds no run.
     """
-    return {**ADDED, **written_settings(folder)}
-
-
-def written_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings in a run's folder as they were written."""
     file = folder / SETTINGS
     made = read_yaml(file).get("settings") if file.exists() else None
     if not isinstance(made, dict):
