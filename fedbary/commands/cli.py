@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedbary import __version__
-from fedbary.commands.experiments import central, compare, report, sweep
+from fedbary.commands.experiments import compare, report, sweep
 from fedbary.commands.grouping import clusters
 from fedbary.commands.service import stay
 from fedbary.commands.use import OwnCode, evaluate, export, predict
@@ -183,7 +183,6 @@ def explain(
 
 
 app.command()(sweep)
-app.command()(central)
 app.command()(report)
 app.command()(compare)
 app.command()(predict)
