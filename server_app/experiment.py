@@ -53,7 +53,6 @@ from server_app.run_strategy import require_room_for_draws, strategy_of
 from strategies import CompressedGrid
 from strategies.internals import FLOWER_LOGGER as logger
 from strategies.internals import add_exit_handler, is_simulated, log
-from strategies.once import OnceGrid
 from strategies.tally import Stalled
 
 spare_imports()
@@ -113,14 +112,12 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
 
 
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
-    simulated, is_real = is_simulated(grid), isinstance(grid, Guarded)
+    simulated = is_simulated(grid)
+    if not isinstance(grid, Guarded):
+        require_virtual_time(settings)
     if simulated:
         grid.pull_interval = POLL_SECONDS  # type: ignore[attr-defined]
     grid = watched(grid, settings.rounds)
-    if is_real:
-        grid = OnceGrid(grid)
-    else:
-        require_virtual_time(settings)
     task = task_of(settings)
     signature = task.signature()
     for note in task.notes():
