@@ -13,7 +13,6 @@ from typing import Any
 
 from fedbary.data.paths import user_path
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import NONE
 from fedbary.runs.lock import LOCK
 from fedbary.settings.config import Settings, bookkeeping, read_yaml
 
@@ -166,8 +165,4 @@ def changed_settings(folder: Path, settings: Settings) -> dict[str, tuple[Any, A
     """
     made, now = read_settings(folder), settings.model_dump()
     pairs = {key: (made.get(key), new) for key, new in now.items() if key not in bookkeeping()}
-    return {
-        key: (old, new)
-        for key, (old, new) in pairs.items()
-        if old != new and not (new == NONE and old is None)
-    }
+    return {key: (old, new) for key, (old, new) in pairs.items() if old != new}

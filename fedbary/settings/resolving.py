@@ -13,16 +13,13 @@ from pydantic import ValidationError
 
 from fedbary.data.forms import require_backbone
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import NONE, Parameter, Value, allowed, declared
+from fedbary.parts.parameters import NONE, Parameter, Value, allowed
 from fedbary.settings.combinations import conflicts
 from fedbary.settings.model import Settings, require_data, require_registered
 from fedbary.settings.owners import layers_of, methods, names, owned_by, owners
 from fedbary.settings.partition_names import partitioners
 from fedbary.settings.uses import require_used
 from fedbary.settings.yaml_file import DEFAULTS, read_yaml
-
-BARYCENTRE = "barycentre"
-"""The method of simulation.yaml."""
 
 
 def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
@@ -188,11 +185,6 @@ def _require_names(values: Mapping[str, Any]) -> None:
         require_backbone(str(values["backbone"]))
     for name in {"test_dataset", "ood_dataset"} & values.keys():
         require_data(name, str(values[name]), str(values.get("task")))
-
-
-def parameters_of(method: str) -> Mapping[str, Parameter]:
-    """Return the parameters of a method by name."""
-    return declared(methods()[method])
 
 
 def parse_overrides(words: list[str]) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from every_method import QUICK
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
 from fedbary.methods import METHODS
-from fedbary.settings.config import BARYCENTRE, resolve
+from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
 
-PUBLISHED = [name for name in METHODS if name != BARYCENTRE]
+PUBLISHED = [name for name in METHODS if name != "barycentre"]
 """Methods after which runs are called."""
 
 EARLY = {"keep_best": "nll", "evaluate_on": "validation", "patience": 2}
