@@ -27,20 +27,16 @@ from fedbary.tasks import Signature, Tested, task_of
 from strategies.answering import Request
 from strategies.compression import compression
 from strategies.internals import ClientAppCallable, log
-from strategies.once import once
 
 torch.backends.cudnn.deterministic = True
 spare_imports()
 
 
 def guarded(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Answer a message through the gates: discretion, compression, and once."""
-
-    def answered(message: Message, context: Context) -> Message:
-        return once(message, context, call_next)
+    """Answer a message through the gates: discretion, then compression."""
 
     def packed(message: Message, context: Context) -> Message:
-        return compression(message, context, answered)
+        return compression(message, context, call_next)
 
     return discretion(message, context, packed)
 

@@ -30,7 +30,7 @@ from fedbary.settings.modes import Synchronous, require_real_time, require_virtu
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import task_of
 from fedbary.trained.going_on import beginning_of
-from fedbary.variational.frozen import frozen_config, frozen_tensors, require_same_frozen
+from fedbary.variational.frozen import frozen_config, require_same_frozen
 from server_app.beginning import (
     facts_of,
     new_folder,
@@ -53,7 +53,6 @@ from server_app.run_strategy import require_room_for_draws, strategy_of
 from strategies import CompressedGrid
 from strategies.internals import FLOWER_LOGGER as logger
 from strategies.internals import add_exit_handler, is_simulated, log
-from strategies.once import OnceGrid
 from strategies.tally import Stalled
 
 spare_imports()
@@ -113,14 +112,12 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
 
 
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
-    simulated, is_real = is_simulated(grid), isinstance(grid, Guarded)
+    simulated = is_simulated(grid)
+    if not isinstance(grid, Guarded):
+        require_virtual_time(settings)
     if simulated:
         grid.pull_interval = POLL_SECONDS  # type: ignore[attr-defined]
     grid = watched(grid, settings.rounds)
-    if is_real:
-        grid = OnceGrid(grid)
-    else:
-        require_virtual_time(settings)
     task = task_of(settings)
     signature = task.signature()
     for note in task.notes():
@@ -132,7 +129,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     checkpoint = checkpoint_to_resume(folder, settings)
     if checkpoint is not None:
         task.require_same_data(folder)
-        require_same_frozen(model, {**config, **(read_signature(folder) or {})})
+        require_same_frozen(model, {**config, **read_signature(folder)})
     beginning = None if checkpoint else beginning_of(settings, task, signature, model)
     before = folder if checkpoint else beginning.run.folder if beginning else None
     keys = read_site_keys(before) if before else {}
@@ -160,9 +157,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     completed = 0
     if checkpoint is not None:
         completed = checkpoint.round
-        frozen = frozen_tensors(model)  # as of this run; an earlier version's checkpoint has some
-        arrays = {n: t for n, t in checkpoint.arrays.items() if n not in frozen}
-        recorder.model.load_state_dict(arrays)
+        recorder.model.load_state_dict(checkpoint.arrays)
         recorder.strategy.load_state_dict(checkpoint.strategy, completed)
     if beginning is not None:
         set_out(recorder, beginning)

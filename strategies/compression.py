@@ -10,9 +10,8 @@ from flwr.serverapp import Grid
 
 from .arrays import PACKING, bytes_of
 from .conventions import Convention, convention_named
-from .internals import ClientAppCallable, with_content
+from .internals import ClientAppCallable, NodeInfo, Run, with_content
 from .packing import Packing, packing_from
-from .passing import PassingGrid
 
 
 def compression(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -41,7 +40,7 @@ def compression(message: Message, context: Context, call_next: ClientAppCallable
     return reply
 
 
-class CompressedGrid(PassingGrid):
+class CompressedGrid(Grid):
     """A Flower grid whose training and evaluation messages have packed arrays, both ways.
 
     ``strategy.start(grid=CompressedGrid(grid), …)`` with any strategy, and `compression` at the
@@ -72,10 +71,38 @@ class CompressedGrid(PassingGrid):
     def __init__(
         self, grid: Grid, what: str = "all", convention: str | Convention = "fedbary"
     ) -> None:
-        super().__init__(grid)
+        self._grid = grid
         self._packing = Packing(what, convention_named(convention))
         self._sent: dict[int, ArrayRecord] = {}
         self.traffic: dict[str, float] = {}
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a message to a node."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of all nodes."""
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return all nodes."""
+        return self._grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Pack messages and push them."""

@@ -80,9 +80,10 @@ class Tally:
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Take a state of `state_dict`; without counts in it all earlier rounds count."""
-        known = state.get(_NUMBERS, torch.tensor([completed_rounds])).tolist()
-        numbers = [int(number) for number in [*known, 0, 0, 0, 0]]  # an earlier version has fewer
-        self.counted, self.skipped, self._in_a_row, self._failed, self._counted_last = numbers[:5]
+        known = state.get(_NUMBERS, torch.tensor([completed_rounds, 0, 0, 0, 0]))
+        self.counted, self.skipped, self._in_a_row, self._failed, self._counted_last = (
+            known.tolist()
+        )
         nothing = torch.tensor([], dtype=torch.uint8)
         self._last, self._farthest = (
             bytes(state.get(name, nothing).tolist()).decode() for name in (_LAST, _FARTHEST)

@@ -82,7 +82,6 @@ def reference(rule: str, m: np.ndarray, lv: np.ndarray, w: np.ndarray):
     log_var = {
         "EAA": lambda: np.log((w * v).sum(0)),
         "GAA": lambda: np.log((w**2 * v).sum(0)),
-        "NormalisedGAA": lambda: np.log((w**2 * v).sum(0) / (w**2).sum(0)),
         "AALV": lambda: (w * lv).sum(0),
         "FedAvg": lambda: (w * lv).sum(0),
         "WB": lambda: 2 * np.log((w * np.sqrt(v)).sum(0)),

@@ -7,7 +7,7 @@ import torch
 from every_method import NIGHT, night
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from scipy.stats import norm
@@ -107,28 +107,10 @@ def test_omniscient_clients_agree_on_means_and_keep_their_own_log_variances(atta
     sent = [attack_of_all(attack)(received, fitted, others, 2) for fitted in (one, another)]
     assert torch.equal(sent[0]["w_mean"], sent[1]["w_mean"])
     for new, fitted in zip(sent, (one, another), strict=True):
-        agreed = sent[0] if attack == "against_mixing" else fitted
-        assert torch.equal(new["w_log_var"], agreed["w_log_var"])
+        assert torch.equal(new["w_log_var"], fitted["w_log_var"])
         assert list(new) == list(fitted) and torch.equal(new["steps"], fitted["steps"])
     alone = attack_of_all(attack)(received, one, [], 2)
     assert all(torch.equal(alone[name], one[name]) for name in one)
-
-
-@settings(max_examples=20)
-@given(st.integers(0, 10**6), st.integers(2, 7), st.integers(1, 3))
-def test_who_knows_mixing_sends_means_that_clipping_leaves_and_deviations_of_honest_clients(
-    seed, honest, hostile
-):
-    received, fitted, *others = states(seed, honest + 2)
-    sent = attack_of_all("against_mixing")(received, fitted, others, hostile)
-    lengths = torch.stack([(flat(other) - flat(received)).norm() for other in others])
-    assert float((flat(sent) - flat(received)).norm()) == pytest.approx(
-        float(lengths.median()), rel=1e-4
-    )
-    stds = torch.stack([(other["w_log_var"] / 2).exp() for other in others])
-    std = (sent["w_log_var"] / 2).exp()
-    assert min(float((std - each).abs().max()) for each in (*stds, stds.mean(0))) < 1e-5
-    assert torch.equal(sent["steps"], fitted["steps"])
 
 
 @pytest.mark.parametrize(("clients", "hostile"), [(50, 24), (10, 3), (10, 4), (100, 30), (11, 5)])

@@ -11,8 +11,8 @@ Use it where clients train from the prior, or for one round. If rounds start fro
 client begins with 1/K of its own variance. Variances then fall by the factor Σ w² in every round,
 unless training widens them again. The strategy warns once, after three such rounds in a row.
 
-The papers' public code differs from this formula. BA-BFL's divides by Σ w² (`rule=NormalisedGAA`);
-FVBA's shrinks the prior's variance too.
+The papers' public code differs from this formula. BA-BFL's divides by Σ w²
+(`findings/protocol/normalised_gaa.py`); FVBA's shrinks the prior's variance too.
 
 Reference: Ozer et al., How to Combine Variational Bayesian Networks in Federated Learning (FVBA),
 2022.

@@ -16,13 +16,14 @@ import typer
 from typer.core import TyperGroup
 
 from fedbary import __version__
-from fedbary.commands.experiments import central, compare, report, sweep
-from fedbary.commands.grouping import clusters
+from fedbary.commands.experiments import compare, report, sweep
 from fedbary.commands.service import stay
 from fedbary.commands.use import OwnCode, evaluate, export, predict
 from fedbary.commands.withdraw import forget
 from fedbary.errors import SettingError, Stopped, last_words
 from fedbary.texts import SCREEN, one_line
+
+TAKE_SETTINGS = ("simulate", "resume", "deploy", "sweep")
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -181,13 +182,11 @@ def explain(
 
 
 app.command()(sweep)
-app.command()(central)
 app.command()(report)
 app.command()(compare)
 app.command()(predict)
 app.command()(evaluate)
 app.command()(export)
-app.command()(clusters)
 app.command()(forget)
 app.command()(stay)
 
@@ -198,9 +197,10 @@ def main() -> None:
         if not _goes_on_without_terminal(number):
             signal.signal(number, _stop_once)
     try:
-        refuse_settings_with_dashes(sys.argv[1:])
         sys.exit(app(sys.argv[1:] or ["--help"], prog_name="fedbary", standalone_mode=False))
     except click.UsageError as error:
+        if (words := without_dashes(error, sys.argv[1:])) is not None:
+            sys.exit(_say(words, 2))
         help_of = error.ctx.command_path if error.ctx else "fedbary"
         sentences = re.split(r"(?<=[.?])\s+", error.format_message())
         said = " ".join(dict.fromkeys(sentences))  # click and typer both say what may be meant
@@ -229,20 +229,22 @@ def _stop_once(number: int, frame: object) -> None:
     raise Stopped
 
 
-def refuse_settings_with_dashes(words: list[str]) -> None:
-    """Raise a SettingError for `--rounds 3`, which says that rounds=3 was meant."""
-    if not {"simulate", "resume", "deploy", "sweep", "central"} & set(words[:1]):
-        return
-    from fedbary.settings.config import Settings
-    from fedbary.settings.earlier import OF_EVERY_RUN
+def without_dashes(error: click.UsageError, words: list[str]) -> str | None:
+    """Return what an option that is none says of `--rounds 3`: that rounds=3 was meant.
 
-    known = Settings.model_fields.keys() | OF_EVERY_RUN.keys()
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        name, separator, value = word.removeprefix("--").partition("=")
-        name = name.replace("-", "_")
-        if word.startswith("--") and name in known:
-            given = value if separator or following.startswith("-") else following
-            raise SettingError("argument", word, f"{name}={given or '…'}, without dashes")
+    None for a command that takes no settings, and for a misspelt option.
+    """
+    if not isinstance(error, click.NoSuchOption) or words[0] not in TAKE_SETTINGS:
+        return None
+    from fedbary.settings.config import Settings
+
+    name = error.option_name.lstrip("-").replace("-", "_")
+    if error.possibilities and name not in Settings.model_fields:
+        return None
+    whole = next(word for word in words if word.partition("=")[0] == error.option_name)
+    following = [*words, ""][words.index(whole) + 1]
+    value = whole.partition("=")[2] or ("" if following.startswith("-") else following)
+    return str(SettingError("argument", whole, f"{name}={value or '…'}, without dashes"))
 
 
 def _say(text: str, code: int) -> int:

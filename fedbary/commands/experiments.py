@@ -1,4 +1,4 @@
-"""The commands on grids of runs: sweep, central, report."""
+"""The commands on grids of runs: sweep, report, compare."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedbary.errors import RunError, SettingError, Stopped
+from fedbary.errors import RunError, Stopped
 
 GridFile = Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml")]
 GridOverrides = Annotated[
@@ -75,34 +75,6 @@ def sweep(
         print(f"Results: {folder / RUNS}")
     if failed:
         raise RunError(f"{len(failed)} of {len(grid.runs)} runs failed; sweep again to retry them")
-
-
-def central(
-    experiment: GridFile,
-    arguments: GridOverrides = None,
-    results: ResultsFolder = None,
-    only: Only = None,
-) -> None:
-    """Fit central methods, which see all data at once, to a grid's splits.
-
-    EXPERIMENT.yaml is the file of a grid of regressions; KEY=VALUE sets a setting of every run.
-
-    The methods are Bayesian linear regression, mean-field variational inference and deep ensembles.
-    Their scores go to RESULTS/central.csv, where `fedbary report` finds them. Fits that are done
-    are skipped.
-    """
-    from fedbary.settings.config import parse_overrides
-    from fedbary.study.grid import read_experiment
-
-    grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))
-    for settings in grid.runs.values():
-        if settings.task != "regression":
-            raise SettingError("task", settings.task, "a grid of regressions alone")
-    from fedbary.study import central as partners
-
-    folder = results or _folder(experiment)
-    partners.central(grid.runs.values(), folder)
-    print(f"Results: {folder / partners.TABLE}")
 
 
 def report(

@@ -71,8 +71,7 @@ class Barycentre(Method):
     ----------
     rule : str or Rule or RobustRule or JointRule
         Name of the rule; in Python also a rule of one's own. Median, TrimmedMean and MultiKrum are
-        against hostile clients. NormalisedGAA is GAA as in the papers' public code. RKLBMean (with
-        WB's variances) and RKLBVariance tell the effects of RKLB and WB apart.
+        against hostile clients.
     trim_fraction : float
         Fraction of a round's clients that may be hostile. TrimmedMean, MultiKrum and `mixing` use
         it; other rules do not, and gain no protection by it.

@@ -244,7 +244,7 @@ class Hierarchy(Barycentre):
 def has_levels(rule: AnyRule) -> bool:
     """Return whether two levels of barycentres are one: of two Gaussians, then with a third.
 
-    It holds for a mean in a chart of two coordinates. RKLBMean, for one, has three.
+    It holds for a mean in a chart of two coordinates.
     """
     if not (isinstance(rule, Rule) and rule.is_mean):
         return False

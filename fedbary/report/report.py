@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
-
 from fedbary.errors import SettingError
 from fedbary.report import sections
 from fedbary.report.compared import read_one
 from fedbary.report.document import Document
 from fedbary.report.results import Results
 from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS
-from fedbary.settings.config import DEFAULTS, read_yaml
 from fedbary.study.files import is_table
 from fedbary.study.table import read_about, read_table, with_methods
 
@@ -42,7 +39,7 @@ def write_report(results: str | Path) -> Path:
     document = Document(results, about.get("title") or results.resolve().name)
     if text := about.get("about"):
         document.text("{about}", about=text)
-    tasks = [(str(task), rows) for task, rows in table.groupby(_task(table), sort=False)]
+    tasks = [(str(task), rows) for task, rows in table.groupby("task", sort=False)]
     for task, rows in tasks:
         told = sections.of(task)
         if len(tasks) > 1:
@@ -56,11 +53,3 @@ def write_report(results: str | Path) -> Path:
         told.write(shown, document)
     document.write()
     return results / "report.html"
-
-
-def _task(table: pd.DataFrame) -> pd.Series:
-    """Return each row's task; runs of early versions, which had one, have that of the defaults."""
-    first = read_yaml(DEFAULTS)["task"]
-    if "task" not in table:
-        return pd.Series(first, index=table.index)
-    return table["task"].astype(object).fillna(first)

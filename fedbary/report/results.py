@@ -81,7 +81,7 @@ class Results:
 
     @classmethod
     def of(cls, table: pd.DataFrame, folder: Path) -> Results:
-        """Return the results that rows of a table hold; early versions' runs are of split 0."""
+        """Return the results that rows of a table hold."""
         table = _scored(with_methods(table))
         if "split" in table:
             table = table.assign(split=table["split"].fillna(0).astype(int))

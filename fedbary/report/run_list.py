@@ -12,7 +12,7 @@ from fedbary.runs.duration import duration
 from fedbary.study.grid import NAMING
 from fedbary.study.table import settings_of
 
-PARTLY = " (not recorded by some runs, of an earlier version)"
+PARTLY = " (not recorded by some runs)"
 
 
 def add_runs(document: Document, last: pd.DataFrame) -> None:

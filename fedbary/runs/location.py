@@ -13,10 +13,8 @@ from typing import Any
 
 from fedbary.data.paths import user_path
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import NONE
 from fedbary.runs.lock import LOCK
 from fedbary.settings.config import Settings, bookkeeping, read_yaml
-from fedbary.settings.earlier import ADDED
 
 CLIENTS = "clients"
 """The folder with what clients keep between rounds, a folder each, in a run's folder."""
@@ -109,18 +107,13 @@ def is_deployed(folder: Path) -> bool:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of the run in a folder, in today's form.
+    """Return the settings of the run in a folder.
 
     Raises
     ------
     SettingError
         If the folder holds no run.
     """
-    return {**ADDED, **written_settings(folder)}
-
-
-def written_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings in a run's folder as they were written."""
     file = folder / SETTINGS
     made = read_yaml(file).get("settings") if file.exists() else None
     if not isinstance(made, dict):
@@ -172,8 +165,4 @@ def changed_settings(folder: Path, settings: Settings) -> dict[str, tuple[Any, A
     """
     made, now = read_settings(folder), settings.model_dump()
     pairs = {key: (made.get(key), new) for key, new in now.items() if key not in bookkeeping()}
-    return {
-        key: (old, new)
-        for key, (old, new) in pairs.items()
-        if old != new and not (new == NONE and old is None)
-    }
+    return {key: (old, new) for key, (old, new) in pairs.items() if old != new}

@@ -20,7 +20,6 @@ from fedbary.runs.location import (
     is_deployed,
     read_settings,
     require_startable,
-    written_settings,
 )
 from fedbary.runs.lock import require_free
 from fedbary.runs.metrics_file import metrics_lines
@@ -56,15 +55,14 @@ def sound_checkpoint(folder: Path, settings: Settings, earlier: Collection[int])
     """Return the checkpoint that `resume` names, if it and the metrics up to it are this run's.
 
     A run with other settings is another run. Exceptions are numbers of rounds that it had
-    `earlier`, defences that it had, and settings in the form of an earlier version.
+    `earlier`, and defences that it had.
     """
     checkpoint = load_checkpoint(folder, settings.resume)
     lengths = [settings.rounds, *earlier]
     if checkpoint.settings not in [
-        fingerprint({**held, **defences, "rounds": rounds})
+        fingerprint({**settings.model_dump(), **defences, "rounds": rounds})
         for rounds in lengths
         for defences in earlier_defences(folder)
-        for held in (settings.model_dump(), written_settings(folder))
     ]:
         raise SettingError("checkpoint", str(folder), "checkpoints of this run, not of another")
     lines_until(folder, checkpoint)

@@ -195,13 +195,13 @@ def tensors_of(folder: Path, name: str) -> dict[str, Tensor]:
         raise SettingError(str(file), error, "the file as the run wrote it") from None
 
 
-def read_signature(folder: Path) -> dict[str, Any] | None:
+def read_signature(folder: Path) -> dict[str, Any]:
     """Return the layout that a run's sites share, as it is written; see `read_layout`."""
     return read_layout(folder, lambda held: dict(held))
 
 
-def read_layout(folder: Path, parsed: Callable[[dict[str, Any]], T]) -> T | None:
-    """Return the layout that a run's sites share; None for a run of an earlier version.
+def read_layout(folder: Path, parsed: Callable[[dict[str, Any]], T]) -> T:
+    """Return the layout that a run's sites share.
 
     Parameters
     ----------
@@ -213,11 +213,11 @@ def read_layout(folder: Path, parsed: Callable[[dict[str, Any]], T]) -> T | None
     Raises
     ------
     SettingError
-        If the file is damaged, or holds another layout.
+        If the file is missing or damaged, or holds another layout.
     """
     file = folder / SIGNATURE
     try:
-        return parsed(json.loads(content_of(file))) if file.exists() else None
+        return parsed(json.loads(content_of(file)))
     except SettingError:
         raise
     except Exception as error:  # noqa: BLE001 - a stranger's file may raise any error

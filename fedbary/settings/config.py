@@ -3,9 +3,7 @@
 from fedbary.settings.model import Settings, registered
 from fedbary.settings.owners import bookkeeping
 from fedbary.settings.resolving import (
-    BARYCENTRE,
     completed,
-    parameters_of,
     parse_overrides,
     resolve,
     validated,
@@ -13,13 +11,11 @@ from fedbary.settings.resolving import (
 from fedbary.settings.yaml_file import DEFAULTS, ROOT, read_yaml
 
 __all__ = [
-    "BARYCENTRE",
     "DEFAULTS",
     "ROOT",
     "Settings",
     "bookkeeping",
     "completed",
-    "parameters_of",
     "parse_overrides",
     "read_yaml",
     "registered",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, get_type_hints
@@ -12,17 +13,13 @@ from pydantic import ValidationError
 
 from fedbary.data.forms import require_backbone
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import NONE, Parameter, Value, allowed, declared
+from fedbary.parts.parameters import NONE, Parameter, Value, allowed
 from fedbary.settings.combinations import conflicts
-from fedbary.settings.earlier import OF_EVERY_RUN, translated
 from fedbary.settings.model import Settings, require_data, require_registered
 from fedbary.settings.owners import layers_of, methods, names, owned_by, owners
 from fedbary.settings.partition_names import partitioners
 from fedbary.settings.uses import require_used
 from fedbary.settings.yaml_file import DEFAULTS, read_yaml
-
-BARYCENTRE = "barycentre"
-"""The method of simulation.yaml, and of runs that were made before methods had names."""
 
 
 def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
@@ -66,7 +63,7 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     on_features = values.pop("on_features")
     own: dict[str, Any] = {}
     if file.resolve() != DEFAULTS:
-        own = translated(read_yaml(file))
+        own = read_yaml(file)
         protocols |= _protocols(own.pop("protocols", {}), file)
     preset: Mapping[str, Any] = {}
     protocol = {**values, **own, **overrides}["protocol"]
@@ -74,7 +71,7 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
         if not isinstance(protocol, str) or protocol not in protocols:
             raise SettingError("protocol", protocol, ", ".join(["none", *protocols]))
         preset = protocols[protocol]
-    given = {**own, **preset, **translated(overrides)}
+    given = {**own, **preset, **overrides}
     values |= tasks.get(str(given.get("task")), {})
     if given.get("backbone", "none") != "none":
         values |= on_features
@@ -96,7 +93,15 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
         defaults["lr_schedule"] = "constant"
     if (adapts or given.get("pixels") == "signed") and "normalise" in defaults:
         defaults["normalise"] = "none"
+    others = _words_of_parts() - {name for own in owned_by(chosen).values() for name in own}
+    given = {name: value for name, value in given.items() if name not in others}
     return validated({**values, **defaults, **given})
+
+
+@cache
+def _words_of_parts() -> frozenset[str]:
+    words = (name for parts in owners().values() for own in parts.values() for name in own)
+    return frozenset(words) - Settings.model_fields.keys()
 
 
 def _defaults(chosen: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,14 +123,13 @@ def _defaults(chosen: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
 def validated(values: Mapping[str, Any]) -> Settings:
     """Return settings that are all given; no preset is applied.
 
-    A parameter that a part did not have when an earlier version wrote them has its default.
+    A parameter of a part that is not given has its default.
 
     Raises
     ------
     SettingError
         If a key is unknown or a value is not allowed.
     """
-    values = translated(values)
     chosen = _typed(values)
     called = dict(names(chosen))
     owner = {
@@ -142,7 +146,7 @@ def validated(values: Mapping[str, Any]) -> Settings:
     for setting, allows in conflicts(settings):
         raise SettingError(setting, getattr(settings, setting), allows)
     for key in values:  # last: only correct values tell whose parameters there are
-        if key not in extra and key not in Settings.model_fields and key not in OF_EVERY_RUN:
+        if key not in owner and key not in Settings.model_fields:
             _refuse(str(key), chosen)
     return settings
 
@@ -183,11 +187,6 @@ def _require_names(values: Mapping[str, Any]) -> None:
         require_data(name, str(values[name]), str(values.get("task")))
 
 
-def parameters_of(method: str) -> Mapping[str, Parameter]:
-    """Return the parameters of a method by name."""
-    return declared(methods()[method])
-
-
 def parse_overrides(words: list[str]) -> dict[str, Any]:
     """Return {key: value} for words of the form key=value; the settings' types convert values."""
     overrides = {}
@@ -202,22 +201,13 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
 def _refuse(key: str, chosen: Settings) -> NoReturn:
     """Raise the error of a key that is no setting of this run."""
     own = [name for parameters in owned_by(chosen).values() for name in parameters]
-    found = {
-        setting: [name for name, parameters in parts.items() if key in parameters]
-        for setting, parts in owners().items()
-    }
     known = [*Settings.model_fields, *own]
-    close = difflib.get_close_matches(key, known, n=1)
-    if not close and not any(found.values()):  # flwr-datasets takes seconds to import
-        found["partition"] = [name for name, has in partitioners().items() if key in has]
-    if whose := [f"{setting}={name}" for setting, own_of in found.items() for name in own_of]:
-        parts = ", ".join(f"{setting}={name}" for setting, name in names(chosen) if name)
-        used = ", ".join(dict.fromkeys(own)) or "none of their own"
-        allowed = f"the parameters of {parts}: {used}; {key} is of {', '.join(whose)}"
-        raise SettingError("unknown setting", key, allowed)
-    raise SettingError(
-        "unknown setting", key, f"{close[0]}, perhaps" if close else ", ".join(known)
-    )
+    allows = ", ".join(known)
+    if close := difflib.get_close_matches(key, known, n=1):
+        allows = f"{close[0]}, perhaps"
+    elif whose := [f"partition={name}" for name, has in partitioners().items() if key in has]:
+        allows = f"no value with partition={chosen.partition}; {', '.join(whose)} do"
+    raise SettingError("unknown setting", key, allows)
 
 
 def _protocols(presets: Any, file: Path) -> dict[str, dict[str, Any]]:

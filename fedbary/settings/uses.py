@@ -19,6 +19,9 @@ from fedbary.settings.owners import (
     unused_by,
 )
 
+FEW = 8
+"""The most parts that a message lists as owners of a word."""
+
 
 def require_used(named: Mapping[str, Any], settings: Settings) -> None:
     """Raise a SettingError for the first of the named settings that the run does not use.
@@ -89,6 +92,9 @@ def _owned_by_others(chosen: tuple[tuple[str, str], ...]) -> dict[str, tuple[str
         for name, others in whose.items():
             if name in found and dict(chosen)[setting] == NONE:
                 continue
-            uses = ", ".join(own[setting]) or f"{', '.join(others)} do"
-            found[name] = f"{setting}={dict(chosen)[setting]}", uses
+            used = ", ".join(own[setting])
+            said = f"{', '.join(others)} do"
+            if used:
+                said = f"it uses {used}; {said}" if len(others) <= FEW else used
+            found[name] = f"{setting}={dict(chosen)[setting]}", said
     return found

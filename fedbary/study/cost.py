@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from fedbary.errors import SettingError
-from fedbary.settings.config import BARYCENTRE, Settings
+from fedbary.settings.config import Settings
 
 STEPS = 12
 START_SECONDS = {"inline": 1.0, "ray": 5.0}
@@ -20,10 +20,6 @@ START_SECONDS = {"inline": 1.0, "ray": 5.0}
 
 ROUND_OVERHEAD = 1.15
 """Factor of a round's time over its clients' training: aggregation and evaluation."""
-
-
-EARLIER = {"train_fraction": 1.0, "server_fraction": 0.0, "method": BARYCENTRE, "model": "cnn"}
-"""Values of these settings in runs of versions that lack them."""
 
 
 class Cost:
@@ -39,7 +35,7 @@ class Cost:
         self._known: dict[tuple[object, ...], float] = {}
         for rows in done:
             first = rows.iloc[0].dropna()
-            first = pd.Series({**EARLIER, **first, "rounds": rows["round"].max()})
+            first = pd.Series({**first, "rounds": rows["round"].max()})
             self._known[_like(first)] = float(rows["seconds"].sum() / _passes(first))
 
     def seconds(self, settings: Settings) -> float | None:

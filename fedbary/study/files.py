@@ -1,7 +1,4 @@
-"""The files of a table: what is the same in all runs, a row a run, a row a round.
-
-Earlier versions wrote one file, a row a round with all.
-"""
+"""The files of a table: what is the same in all runs, a row a run, a row a round."""
 
 from __future__ import annotations
 
@@ -24,19 +21,13 @@ RUNS = "runs.csv"
 ROUNDS = "rounds.csv.xz"
 """A row a round: the run's name and its measurements."""
 
-PACKED_BEFORE = "rounds.csv.gz"
-"""The same as earlier versions packed it; it is only read."""
-
-TOGETHER = "results.csv"
-"""A row a round with the run's settings, written by earlier versions; it is only read."""
-
 DIGITS = 6
 """Significant digits of a number in the table."""
 
 
 def is_table(folder: Path) -> bool:
     """Return whether a folder holds a table."""
-    return any((folder / name).exists() for name in (RUNS, TOGETHER))
+    return (folder / RUNS).exists()
 
 
 def write(folder: Path, table: pd.DataFrame) -> None:
@@ -56,7 +47,6 @@ def write(folder: Path, table: pd.DataFrame) -> None:
     rounds = table[["run", *(name for name in columns if name not in once)]]
     common = runs.head(1).assign(**dict.fromkeys(differ))
     write_whole(folder / ROUNDS, lzma.compress(_text(rounds)))
-    (folder / PACKED_BEFORE).unlink(missing_ok=True)
     write_whole(folder / RUNS, _text(runs[differ]))
     write_whole(folder / COMMON, _text(common))
 
@@ -77,27 +67,19 @@ def read(folder: Path) -> pd.DataFrame:
     ValueError
         A file is damaged, or two are not of the same runs.
     """
-    if not (folder / RUNS).exists():
-        return _parsed((folder / TOGETHER).read_bytes())
     runs = _parsed((folder / RUNS).read_bytes())
     if (folder / COMMON).exists():
         common = _parsed((folder / COMMON).read_bytes())
         told = {name: value for name, (value,) in common.items() if name not in runs}
         runs = runs.assign(**told)[[*common, *(name for name in runs if name not in common)]]
     try:
-        rounds = _parsed(_unpacked(folder))
+        rounds = _parsed(_content(folder / ROUNDS))
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(f"{ROUNDS}: {error}") from None
     if lost := sorted(set(runs["run"]) - set(rounds["run"])):
         raise ValueError(f"{ROUNDS} lacks {lost[0]}")
     table = rounds.merge(runs, on="run")
     return table[[*runs, *(name for name in rounds if name not in runs)]]
-
-
-def _unpacked(folder: Path) -> bytes:
-    if (folder / ROUNDS).exists() or not (folder / PACKED_BEFORE).exists():
-        return _content(folder / ROUNDS)
-    return _content(folder / PACKED_BEFORE)
 
 
 def _content(file: Path) -> bytes:

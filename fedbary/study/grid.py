@@ -17,13 +17,11 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fedbary.errors import SettingError
-from fedbary.settings.config import DEFAULTS, Settings, bookkeeping, completed, read_yaml
-from fedbary.settings.earlier import with_every
+from fedbary.settings.config import Settings, bookkeeping, completed, read_yaml
 from fedbary.settings.uses import require_used, require_used_by_some
 
 KEYS = ("title", "about", "settings", "grid")
@@ -78,7 +76,6 @@ def read_experiment(
     ):
         raise SettingError(f"{file}: grid", blocks, "a list of blocks, each with lines key: value")
     runs: list[Settings] = []
-    told: list[dict[str, Any]] = []
     for number, block in enumerate(blocks, start=1):
         if clash := sorted(overrides.keys() & block.keys()):
             allowed = (
@@ -95,7 +92,7 @@ def read_experiment(
             where = f"{file}, block {number}: {error.setting}"
             raise SettingError(where, error.value, error.allowed) from None
         runs += of_block
-        told += map(_told, of_block, points)
+    told = [{**settings.model_dump(), "rule": settings.strategy} for settings in runs]
     require_used_by_some(overrides, runs)
     for key in only:
         if not any(key in run for run in told):
@@ -130,23 +127,6 @@ def _alike(runs: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
 def _differing_in(group: Sequence[Mapping[str, Any]]) -> list[str]:
     keys = dict.fromkeys(key for run in group for key in run if key not in bookkeeping())
     return [key for key in keys if len({run[key] for run in group if key in run}) > 1]
-
-
-def _told(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's settings as names tell them: a method's name in place of the rule."""
-    usual, protocol = (
-        _sections()[kind].get(by, {})
-        for kind, by in (("tasks", settings.task), ("protocols", settings.protocol))
-    )
-    chosen = {**usual, **protocol, **given}
-    return with_every({**settings.model_dump(), "rule": settings.strategy}, chosen)
-
-
-@cache
-def _sections() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Return the settings of each task and protocol in simulation.yaml."""
-    found = read_yaml(DEFAULTS)
-    return {kind: found[kind] for kind in ("tasks", "protocols")}
 
 
 def _points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

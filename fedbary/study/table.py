@@ -33,8 +33,7 @@ from fedbary.errors import SettingError, one_line
 from fedbary.runs.location import METRICS, SETTINGS
 from fedbary.runs.schema import BEST_ROUND
 from fedbary.runs.whole import write_whole
-from fedbary.settings.config import BARYCENTRE, Settings, read_yaml
-from fedbary.settings.earlier import WRITTEN_OUT, translated
+from fedbary.settings.config import Settings, read_yaml
 from fedbary.settings.owners import methods
 from fedbary.study import files
 
@@ -195,13 +194,8 @@ def settings_of(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_methods(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose column `rule` has the names of methods that are not called by a rule.
-
-    Runs of earlier versions have no method: they are barycentres.
-    """
-    if "method" not in table:
-        return table
-    method = table["method"].fillna(BARYCENTRE)
+    """Return a table whose column `rule` has the names of methods that are not called by a rule."""
+    method = table["method"]
     by_rule = [name for name, file in methods().items() if file.called_by == "rule"]
     if "rule" not in table:
         table = table.copy()
@@ -212,14 +206,10 @@ def with_methods(table: pd.DataFrame) -> pd.DataFrame:
 def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | None:
     """Return the first setting that the table has for a run with another value; None if none.
 
-    Settings that the table lacks for the run are ignored: an earlier version, without them, made
-    its numbers.
+    Settings that the table lacks for the run are ignored.
     """
-    written = rows.iloc[0].dropna().to_dict()
-    row = translated(written)
+    row = rows.iloc[0].dropna().to_dict()
     for key, value in settings.items():
-        if value == "auto" and written.get(key) in WRITTEN_OUT.get(key, ()):
-            continue
         if key in row and str(row[key]) != str(value):
             try:
                 same = math.isclose(float(row[key]), float(value), rel_tol=10 ** (1 - files.DIGITS))

@@ -140,8 +140,7 @@ class Classification(Classes):
     def require_same_data(self, folder: Path) -> None:
         """Raise a SettingError unless data and backbone are those of the run in a folder."""
         super().require_same_data(folder)
-        if (held := read_layout(folder, self.signature_from)) is not None:
-            _features.require_same(self.pretrained, held)
+        _features.require_same(self.pretrained, read_layout(folder, self.signature_from))
 
     def notes(self) -> tuple[str, ...]:
         """Return lines on the data set's folder and its oddities."""

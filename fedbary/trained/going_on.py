@@ -59,9 +59,8 @@ def beginning_of(
     """
     if (run := read_earlier_run(settings, task.facts)) is None:
         return None
-    require_same_frozen(model, {**frozen_config(model), **(run.signature or {})})
-    held = read_layout(run.folder, task.signature_from) if run.signature else None
-    before = signature if held is None else held
+    require_same_frozen(model, {**frozen_config(model), **run.signature})
+    before = read_layout(run.folder, task.signature_from)
     inherited = run.inherited(before.classes, signature.classes, method_of(settings))
     theirs, mine = ({**each.config()} for each in (before, signature))
     for name in sorted(theirs.keys() | mine.keys() - {"class-names"}):

@@ -22,7 +22,7 @@ from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_layout, tensors_of
-from fedbary.settings.config import completed
+from fedbary.settings.config import validated
 from fedbary.tasks import risks, row_names, task_of
 from fedbary.trained.group import of_group
 from fedbary.trained.run import Trained
@@ -64,13 +64,11 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
     made = read_settings(folder)
     if not (rounds := read_rounds(folder)):
         raise SettingError("run", str(folder), f"a run with the lines of its {METRICS}")
-    here = {"device": "auto", "resume": "none", "protocol": "none"}
-    older = {"normalise": "none"}  # what the model was trained on; other newer settings default
-    settings = completed({**older, **made, **here})
+    here = {"device": "auto", "resume": "none"}
+    settings = validated({**made, **here})
     require_trusted(settings, folder, own_code)
     task = task_of(settings)
-    held = read_layout(folder, task.signature_from)
-    signature = task.signature() if held is None else held
+    signature = read_layout(folder, task.signature_from)
     posterior = Posterior.from_state_dict(tensors_of(folder, POSTERIOR))
     network = task.make_model(signature)
     _fill(network, posterior, folder)

@@ -77,15 +77,14 @@ def write_remaining(
     if start := content.get(STARTED_FROM):
         write_settings(folder, {**read_yaml(folder / SETTINGS), STARTED_FROM: start})
     task = task_of(settings)
-    if (signature := read_signature(run)) is not None:
-        results.write_signature(signature)
+    results.write_signature(read_signature(run))
     keys = read_site_keys(run)
     write_site_keys(folder, {n: key for n, key in keys.items() if key != keys.get(site)})
     if (digest := read_digest(run)) is not None:
         write_digest(folder, digest)
     if left.facts:
         results.write_tensors(task.facts, left.facts)
-    known = read_layout(run, task.signature_from) if signature else task.signature()
+    known = read_layout(run, task.signature_from)
     network = task.make_model(known)
     results.add_round(_line(0, network, {}, task, left, counts))
     network.load_state_dict(dict(left.model))

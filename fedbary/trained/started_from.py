@@ -69,7 +69,7 @@ class EarlierRun:
     posterior: Posterior
     facts: Tensors
     settings: Mapping[str, Any]
-    signature: Mapping[str, Any] | None
+    signature: Mapping[str, Any]
 
     def note(self) -> dict[str, Any]:
         """Return what the new run's settings.yaml notes of it."""

@@ -48,7 +48,7 @@ def read(results: Path) -> pd.DataFrame:
     of_rule = table["method"] == "barycentre"
     table["name"] = table["rule"].where(of_rule, table["method"])
     every = []
-    for _, rounds in table.sort_values(["run", "round"]).groupby("run", sort=False):
+    for _, rounds in table.sort_values([*CELL, "run", "round"]).groupby("run", sort=False):
         first = rounds.iloc[0]
         is_mean = first["mode"] == "async" and first["method"] == "barycentre"
         window = round(first["clients"] / first["buffer"]) if is_mean else 1

@@ -34,11 +34,17 @@ from fedbary.settings.config import Settings, parse_overrides, validated
 from fedbary.trained.loading import load
 from fedbary.trained.run import Trained
 from findings._scores import scores
+from findings.protocol import normalised_gaa
+from findings.rules import rklb_mean, rklb_variance
 from server_app import run
 from server_app.engine.inline import InlineGrid
 
 TABLE = "last-round.csv"
 METRICS = (ACCURACY, NLL, ECE_15, ECE_100)
+OF_FINDINGS = (normalised_gaa.RULE, rklb_mean.RULE, rklb_variance.RULE)
+CHARTS = {rule.name: rule for rule in (*RULES.values(), *OF_FINDINGS) if isinstance(rule, Rule)}
+"""Rules that are means in a chart, the library's and those of findings."""
+
 SHIFT, LOG_VAR = "mean_shift", "log_var_shift"
 
 
@@ -96,7 +102,7 @@ def under_every_rule(
         allowed += "what its clients send in the last round: no other method, bound or kept round"
         raise SettingError("run", settings.output, allowed)
     rows = []
-    for rule in [name for name, rule in RULES.items() if isinstance(rule, Rule)]:
+    for name, rule in CHARTS.items():
         found = aggregate(rule, clients, weights)
         trained.network.load_state_dict(found.state_dict())
         scored = scores(trained, found)
@@ -105,7 +111,7 @@ def under_every_rule(
         )
         log_var = torch.cat([(found.log_var[n] - own.log_var[n]).flatten() for n in own.log_var])
         far = {SHIFT: float(shift.square().mean().sqrt()), LOG_VAR: float(log_var.abs().mean())}
-        rows.append({"rule": rule, **{m.column: scored[m.column] for m in METRICS}, **far})
+        rows.append({"rule": name, **{m.column: scored[m.column] for m in METRICS}, **far})
     return pd.DataFrame(rows)
 
 

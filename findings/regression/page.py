@@ -1,7 +1,7 @@
 """FedAG's eight sets: federated methods beside what sees all data, and the paper's numbers.
 
 It makes the tables and the picture of docs/results/regression.md from the results of
-`findings/regression/grid.yaml` and of `fedbary central`.
+`findings/regression/grid.yaml` and of `findings/regression/central.py`.
 """
 
 from __future__ import annotations

@@ -40,7 +40,6 @@ def run(rule, m, lv, w, dtype=torch.float32):
     [
         ("EAA", 1, 0.625),
         ("GAA", 1, 0.3125),
-        ("NormalisedGAA", 1, 0.625),
         ("AALV", 1, 0.5),
         ("WB", 1, 0.5625),
         ("RKLB", 1.6, 0.4),
@@ -102,18 +101,6 @@ def test_equal_posteriors_aggregate_to_themselves(rule, federation, clients):
     mean, log_var = run(rule, m[[0] * clients], lv[[0] * clients], weights)
     np.testing.assert_allclose(mean, m[0], rtol=2e-7)
     np.testing.assert_allclose(log_var, lv[0], rtol=2e-7)
-
-
-@given(federation=federations())
-@settings(max_examples=15, deadline=None)
-def test_normalised_gaa_keeps_the_variances_of_equal_posteriors_and_is_eaa_of_equal_weights(
-    federation,
-):
-    m, lv, w = federation
-    equal = run("NormalisedGAA", m[[0] * len(w)], lv[[0] * len(w)], w)
-    np.testing.assert_allclose(equal, (m[0], lv[0]), rtol=2e-7)
-    ours, eaa = (run(rule, m, lv, np.ones(len(w))) for rule in ("NormalisedGAA", "EAA"))
-    np.testing.assert_allclose(ours, eaa, rtol=2e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("rule", ALL)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from fedbary.aggregation import RULES, aggregate_tensors
 from fedbary.aggregation.mixing import Mixing, distances_after
 from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
-from fedbary.attacks.against_mixing import Parameters, worst
 from fedbary.errors import SettingError
 from fedbary.methods import Reply, Server, method_named
 
@@ -235,34 +234,3 @@ def test_a_bound_on_precisions_is_relative_to_the_clients_not_to_the_centre(seed
     )
     for name in plain:
         torch.testing.assert_close(clipped[name], plain[name])
-
-
-def least_progress(honest, fraction):
-    """How far along the honest mean the aggregate goes, as a part of it, under `against_mixing`."""
-    mean, alike = honest.mean(0), torch.ones(7, 7).double()
-    between = torch.stack([honest @ honest.T, alike])
-    update = worst(between, 3, Parameters(trim_fraction=fraction))[0] @ honest
-    length = float(update.norm())
-    assert length == pytest.approx(float(honest.norm(dim=1).median()))
-
-    def progress(sent):
-        all_ten = torch.cat([honest, sent.expand(3, -1)])
-        products = torch.stack([all_ten @ all_ten.T, torch.ones(10, 10).double()])
-        matrix = Mixing(fraction, True).matrices(products)[0]
-        return float((matrix.mean(0) @ all_ten) @ mean / (mean @ mean))
-
-    assert progress(update) <= progress(-mean / mean.norm() * length) + 1e-9
-    return progress(update)
-
-
-@pytest.mark.slow
-@settings(max_examples=5, deadline=None)
-@given(SEEDS, st.floats(0.2, 1))
-def test_three_who_know_mixing_hold_seven_up_and_do_not_turn_them_back(seed, noise):
-    """Nor if one in ten is reckoned with, not three, though then they hold them up more."""
-    generator = torch.Generator().manual_seed(seed)
-    common = torch.randn(30, generator=generator).double()
-    honest = common + noise * torch.randn(7, 30, generator=generator).double()
-    known, too_few = least_progress(honest, 0.3), least_progress(honest, 0.1)
-    assert known > 0.5 and too_few > 0.1
-    assert known > too_few

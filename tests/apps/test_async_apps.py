@@ -270,7 +270,7 @@ def test_a_client_that_vanishes_is_passed_over(tmp_path):
             {"staleness": "linear"},
             "staleness: 'linear'; expected constant, even, polynomial, hinge",
         ),
-        ({"mode": "rounds", "buffer": 2}, "buffer is of mode=async"),
+        ({"mode": "rounds", "buffer": 2}, "mode=async do"),
         (
             {"mode": "rounds", "speeds": "none", "wait_for": 0.8},
             "wait_for: 0.8; expected 1 without",

@@ -6,10 +6,10 @@ from every_method import QUICK
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
 from fedbary.methods import METHODS
-from fedbary.settings.config import BARYCENTRE, completed, resolve, validated
+from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
 
-PUBLISHED = [name for name in METHODS if name != BARYCENTRE]
+PUBLISHED = [name for name in METHODS if name != "barycentre"]
 """Methods after which runs are called."""
 
 EARLY = {"keep_best": "nll", "evaluate_on": "validation", "patience": 2}
@@ -26,16 +26,6 @@ def test_a_regression_says_which_noise_its_method_takes(name):
     wrong, said = ("learned", "none, cross") if method.squares else ("cross", "learned")
     with pytest.raises(SettingError, match=f"noise: '{wrong}'.*{said}.*{name}"):
         resolve({"task": "regression", **chosen, "noise": wrong})
-
-
-def test_the_words_of_earlier_versions_are_those_of_today():
-    """FedAG was a rule of regressions, and its members a bootstrap."""
-    for words in ({"task": "regression", "lr": 0.003}, {"clients": 3}):
-        today = resolve({**words, "method": "FedAG", "predictive": "members"})
-        assert completed({**words, "rule": "FedAG", "predictive": "bootstrap"}) == today
-    held = {**resolve({"task": "regression"}).model_dump(), "method": "barycentre"}
-    del held["estimator"]
-    assert validated({**held, "rule": "FedAG"}) == resolve({"task": "regression"})
 
 
 @pytest.mark.parametrize(

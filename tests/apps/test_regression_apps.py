@@ -16,8 +16,8 @@ from fedbary.methods.fedag import fit_gaussian
 from fedbary.predictive.standardised import RegressionStandardiser
 from fedbary.scores.regression import score
 from fedbary.settings.config import resolve
-from fedbary.study.baselines import bayesian_linear
 from fedbary.tasks import task_of
+from findings.regression.central import bayesian_linear
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 

@@ -78,7 +78,7 @@ def test_a_run_is_dealt_by_one_with_its_parameters_as_settings():
     [
         ({"partition": "ShardsPartitioner"}, "dirichlet, iid.*PathologicalPartitioner"),
         ({"partition": "VerticalEvenPartitioner"}, "partition: 'VerticalEven"),
-        ({"num_classes_per_partition": 2}, "is of partition=PathologicalPartitioner"),
+        ({"num_classes_per_partition": 2}, "partition=PathologicalPartitioner do"),
         (
             {"partition": "PathologicalPartitioner", "class_assignment_mode": "any"},
             "class_assignment_mode: 'any'; expected random, deterministic",

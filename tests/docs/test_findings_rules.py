@@ -3,14 +3,25 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats
 
+from fedbary.aggregation import aggregate
+from fedbary.gaussian import Posterior
 from fedbary.study.table import FORMAT, write_table
+from findings.protocol import normalised_gaa
 from findings.rules import page as rules
+from findings.rules import rklb_mean, rklb_variance
 
 SEEDS, ROUNDS = 5, (0, 1, 2)
 LOST = ("RKLB", 3)
 """A run whose last NLL is not finite."""
+
+
+def posteriors(count):
+    rng = torch.Generator().manual_seed(0)
+    draws = torch.randn(count, 2, 5, generator=rng)
+    return [Posterior({"w": mean}, {"w": log_var}) for mean, log_var in draws]
 
 
 @pytest.fixture
@@ -72,3 +83,21 @@ def test_where_a_score_is_missing_the_rows_and_the_picture_say_of_how_many_pairs
     assert [text.get_text() for text in at_end.texts] == [
         f"{SEEDS} pairs"
     ] * 2  # the others lack one
+
+
+@pytest.mark.parametrize(
+    ("rule", "mean_of", "log_var_of"), [(rklb_mean, "RKLB", "WB"), (rklb_variance, "WB", "RKLB")]
+)
+def test_a_hybrid_has_one_rule_s_mean_and_the_other_s_variance(rule, mean_of, log_var_of):
+    clients, weights = posteriors(4), [3, 1, 0.5, 2]
+    found = aggregate(rule.RULE, clients, weights)
+    torch.testing.assert_close(found.mean, aggregate(mean_of, clients, weights).mean)
+    torch.testing.assert_close(found.log_var, aggregate(log_var_of, clients, weights).log_var)
+
+
+def test_normalised_gaa_keeps_the_variances_of_equal_posteriors_and_is_eaa_of_equal_weights():
+    clients, rule = posteriors(4), normalised_gaa.RULE
+    equal = aggregate(rule, clients[:1] * 4, [3, 1, 0.5, 2])
+    torch.testing.assert_close(equal.log_var, clients[0].log_var)
+    ours, eaa = (aggregate(name, clients, [1] * 4) for name in (rule, "EAA"))
+    torch.testing.assert_close(ours.state_dict(), eaa.state_dict())

@@ -13,7 +13,7 @@ from fedbary.methods import Reply, Server
 from fedbary.methods.barycentre import Barycentre
 from fedbary.methods.hierarchy import OTHERS, Hierarchy
 
-LEVELS = ["AALV", "EAA", "FKLB", "FedAvg", "RKLB", "RKLBVariance", "WB"]
+LEVELS = ["AALV", "EAA", "FKLB", "FedAvg", "RKLB", "WB"]
 
 
 def state(mean, std, dtype=torch.float64):

@@ -13,8 +13,7 @@ from fedbary.figures.run_pictures import partition_heatmap
 from fedbary.report.document import Document
 from fedbary.report.markup import bold, code, italic, underlined
 from fedbary.report.report import write_report
-from fedbary.study.files import TOGETHER as TABLE
-from fedbary.study.table import read_table, write_about
+from fedbary.study.table import read_table, write_about, write_table
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = {
@@ -103,7 +102,7 @@ def test_no_element_of_a_whole_report_comes_from_its_table_or_its_title(kind, tm
         changed = table.copy()
         for column in ("dataset", "commit", "started", "run", "device", "versions.flwr"):
             changed[column] = changed[column] + suffix
-        changed.to_csv(tmp_path / name / TABLE, index=False)
+        write_table(tmp_path / name, [changed])
         write_about(tmp_path / name, f"title{suffix}", f"about{suffix}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)

@@ -1,15 +1,12 @@
 """The report of regressions, from real runs on diabetes."""
 
-import pytest
 from every_method import night
 from pandas.testing import assert_frame_equal
 
-from fedbary.data.deal import evaluation_data, training_data
 from fedbary.report.report import write_report
 from fedbary.settings.config import resolve
-from fedbary.study import central
 from fedbary.study.table import read_run, write_table
-from fedbary.tasks import task_of
+from findings.regression import central
 from server_app.engine.inline import run_inline
 
 QUICK = {
@@ -56,15 +53,6 @@ def test_settings_that_differ_are_told_apart(tmp_path):
     assert "| diabetes | RKLB | lr=0.01 | 1 |" in report
     assert "| diabetes | RKLB | lr=0.003 | 1 |" in report
     assert "kept from all clients (validation)" in report
-
-
-def test_central_methods_see_what_the_clients_see_together():
-    settings = resolve({**QUICK, "split": 3})
-    task = task_of(settings)
-    parts = [part(task.held, task.deal) for part in (training_data, evaluation_data)]
-    assert [len(y) for _, y in parts] == [398, 44]
-    scores = central._fitted(settings, "BLR")
-    assert scores["nll"] == pytest.approx(5.4, abs=0.2)
 
 
 def test_methods_beside_rules_and_fedag_are_ranked_and_compared_with_plain_averaging(tmp_path):

@@ -17,7 +17,6 @@ from fedbary.report.pairs import compare, enough_draws, of_draws
 from fedbary.report.report import write_report
 from fedbary.scores.stats import corrected, paired
 from fedbary.study.files import COMMON, ROUNDS, RUNS
-from fedbary.study.files import TOGETHER as TABLE
 from fedbary.study.table import read_table, write_table
 
 RNG = np.random.default_rng(0)
@@ -93,7 +92,7 @@ def test_the_table_alone_gives_the_same_report(smoke, tmp_path):
 def test_runs_that_differ_in_more_are_told_apart(smoke, tmp_path):
     table = read_table(smoke)
     other = table.assign(run=table["run"] + "-x", kl_weight=0.1, accuracy=0.123)
-    pd.concat([table, other]).to_csv(tmp_path / TABLE, index=False)
+    write_table(tmp_path, [pd.concat([table, other])])
     write_report(tmp_path)
     markdown = (tmp_path / "report.md").read_text()
     assert plain(cells(markdown, "3", "WB, kl_weight=0.1")[3]) == "12.30 ± 0.00"
@@ -101,7 +100,7 @@ def test_runs_that_differ_in_more_are_told_apart(smoke, tmp_path):
 
 @pytest.mark.parametrize("parameter", ["damping", "step"])
 def test_runs_of_a_method_are_told_apart_by_its_parameters(tmp_path, parameter):
-    """Two settings at two seeds; a barycentre of an earlier version, which had no methods."""
+    """Two settings at two seeds, and a barycentre."""
     first = read_table(ROOT / "findings" / "best")
     first = first[first["run"] == first["run"].iloc[0]]
 
@@ -114,7 +113,7 @@ def test_runs_of_a_method_are_told_apart_by_its_parameters(tmp_path, parameter):
                 made.insert(list(made).index("commit"), key, value)
         return made
 
-    runs = [run(f"old{seed}", seed, 0.7).drop(columns="method") for seed in (0, 1)]
+    runs = [run(f"barycentre{seed}", seed, 0.7) for seed in (0, 1)]
     for value, accuracy in ((0.1, 0.9), (0.05, 0.8)):
         chosen = {"method": "PVI", parameter: value}
         runs += [run(f"{value}-{seed}", seed, accuracy, **chosen) for seed in (0, 1)]
@@ -131,7 +130,7 @@ def test_runs_of_a_method_are_told_apart_by_its_parameters(tmp_path, parameter):
 @pytest.mark.slow
 def test_one_seed_has_no_deviation(smoke, tmp_path):
     table = read_table(smoke)
-    table[table["seed"] == 0].to_csv(tmp_path / TABLE, index=False)
+    write_table(tmp_path, [table[table["seed"] == 0]])
     write_report(tmp_path)
     row = cells((tmp_path / "report.md").read_text(), "3", "WB")
     assert row[2] == "1" and "±" not in row[3]
@@ -242,7 +241,7 @@ def test_a_run_that_diverged_is_no_part_of_a_best_mean(smoke, tmp_path):
     end = (table["rule"] == "WB") & (table["bayesian_layers"] == 3) & (table["seed"] == 0)
     table.loc[end, ["accuracy", "nll", "ece_15", "ece_100"]] = None
     table.loc[end & (table["round"] == 1), "skipped"] = True
-    table.to_csv(tmp_path / TABLE, index=False)
+    write_table(tmp_path, [table])
     write_report(tmp_path)
     markdown = (tmp_path / "report.md").read_text()
     assert cells(markdown, "3", "WB")[3] == "– (1 of 2 missing)"
@@ -253,13 +252,13 @@ def test_a_run_that_diverged_is_no_part_of_a_best_mean(smoke, tmp_path):
 def test_settings_that_differ_between_rules_are_pointed_out(smoke, tmp_path):
     table = read_table(smoke)
     table.loc[table["rule"] == "WB", "lr"] = 0.5
-    table.to_csv(tmp_path / TABLE, index=False)
+    write_table(tmp_path, [table])
     write_report(tmp_path)
     assert "Not all runs on Digits have the same lr" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.slow
 def test_a_table_without_what_is_needed_is_refused(smoke, tmp_path):
-    read_table(smoke).drop(columns="nll").to_csv(tmp_path / TABLE, index=False)
+    write_table(tmp_path, [read_table(smoke).drop(columns="nll")])
     with pytest.raises(SettingError, match="a column nll"):
         write_report(tmp_path)

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,9 @@ from safetensors.torch import load_file
 
 import client_app
 from fedbary.errors import RunError, SettingError
-from fedbary.runs.checkpoints import Checkpoint, fingerprint, load_checkpoint, save_checkpoint
+from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from fedbary.runs.location import run_folder
 from fedbary.settings.config import resolve
-from fedbary.settings.earlier import ADDED, with_every
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 from strategies.compression import compression
@@ -84,20 +82,6 @@ def test_interrupted_at_any_message_the_final_model_and_the_metrics_are_the_same
     assert lines(tmp_path / "run") == lines(whole)
     noted = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())["resumed"]
     assert [note["round"] for note in noted] == [messages // (TRAINING + 3)]
-
-
-def test_a_run_that_an_earlier_version_began_goes_on(whole, tmp_path):
-    """Every run had the settings of all parts and lacked some of today's, as its checkpoints."""
-    folder = tmp_path / "run"
-    cut_off(folder, 8)
-    content = yaml.safe_load((folder / "settings.yaml").read_text())
-    of_all = with_every(content["settings"], {"hostile_fraction": 0.4})
-    content["settings"] = {name: value for name, value in of_all.items() if name not in ADDED}
-    (folder / "settings.yaml").write_text(yaml.safe_dump(content))
-    mark = fingerprint({**content["settings"], "output": "elsewhere"})
-    save_checkpoint(folder, replace(load_checkpoint(folder, "last"), settings=mark))
-    run_inline(settings(resume="last"), folder)
-    assert same_result(folder, whole) and lines(folder) == lines(whole)
 
 
 def test_packed_messages_are_packed_alike_after_an_interruption(tmp_path):

@@ -223,7 +223,7 @@ def test_methods_that_sample_along_their_steps_keep_the_step_size():
     assert {resolve(m).lr_schedule for m in ({}, {"method": "FedProx"})} == {"cosine"}
 
 
-def test_a_setting_that_a_run_of_an_older_version_lacks_is_named_alone():
+def test_a_setting_that_is_missing_is_named_alone():
     values = resolve({}).model_dump()
     del values["max_weight_ratio"]
     with pytest.raises(SettingError, match="^max_weight_ratio: 'missing'; expected .{,60}$"):
@@ -256,17 +256,6 @@ def test_a_parameter_of_another_method_or_kind_is_refused_with_what_is_allowed(c
     assert all(word in str(caught.value) for word in named)
 
 
-@pytest.mark.parametrize("method", ["SGHMC", "SGLD", "PredBayes"])
-def test_a_written_run_of_cycles_is_read_and_a_cycle_that_is_named_is_refused(method):
-    """Samplers had these three parameters, and a run is written with all that it has."""
-    written = resolve({"method": method, "server_fraction": 0.1}).model_dump()
-    del written["thinning"]
-    earlier = {**written, "cycles": 1, "noisy_epochs": 2, "rate_factor": 1.0}
-    assert validated(earlier).thinning == 60
-    with pytest.raises(SettingError, match="cycles"):
-        resolve({"method": method, "cycles": 3})
-
-
 def test_a_method_and_a_network_do_not_share_a_parameters_name():
     for method in METHODS:
         for model, own in models().items():
@@ -278,12 +267,6 @@ def test_a_method_and_a_network_do_not_share_a_parameters_name():
                 parameter.check(getattr(found, name))
     with pytest.raises(SettingError, match="model: 'resnet20'.*DSVGD.*width"):
         resolve({"method": "DSVGD", "model": "resnet20"})
-
-
-def test_groups_of_a_network_s_norm_had_another_name():
-    written = resolve({"model": "resnet20", "norm_groups": 4}).model_dump()
-    earlier = {"groups" if name == "norm_groups" else name: v for name, v in written.items()}
-    assert validated(earlier).model_dump() == written
 
 
 def test_channels_of_a_u_net_are_a_count():

@@ -9,8 +9,7 @@ import pytest
 from fedbary.errors import SettingError
 from fedbary.inference import INFERENCE, Local, PosteriorParameters, local_method, variational
 from fedbary.parts.parameters import Share
-from fedbary.settings.config import Settings, resolve, validated
-from fedbary.settings.earlier import OF_EVERY_RUN, with_every
+from fedbary.settings.config import Settings, resolve
 from fedbary.settings.owners import methods, owned, owned_by, owners
 from fedbary.settings.uses import require_used
 
@@ -48,20 +47,6 @@ def test_parts_are_chosen_by_several_settings_and_most_own_something():
     assert {setting for setting, _ in PARTS} > {"attack", "inference", "model", "partition", "task"}
     assert owned("attack", "none") == owned("dataset", "digits") == {}
     assert sum(bool(owned(*part)) for part in PARTS) > len(PARTS) / 2
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"method": "PVI", "prior_std": 0.5}, {"attack": "scaling"}]
-)
-def test_what_an_earlier_version_wrote_of_a_run_is_read_as_the_run(changes):
-    settings = resolve(changes)
-    usual = {name: default for name, (_, default) in OF_EVERY_RUN.items()}
-    written = with_every(settings.model_dump(), {})
-    assert written == {**usual, **settings.model_dump()}
-    assert validated(written) == settings
-    assert with_every(settings.model_dump(), {"hostile_fraction": 0.3})["hostile_fraction"] == (
-        0.2 if changes.get("attack") else 0.3
-    )
 
 
 def test_a_wrong_value_is_refused_with_the_part_that_owns_it():

@@ -27,7 +27,6 @@ resume gone
 sweep gone.yaml
 sweep grid.yaml
 sweep grid.yaml --only seed
-central grid.yaml
 """
 """Wrong names, and wrong values of what every run has."""
 

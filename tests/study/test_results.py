@@ -11,7 +11,11 @@ from fedbary.study.grid import read_experiment
 from fedbary.study.table import differing_setting, public, read_table
 
 ROOT = Path(__file__).resolve().parents[2]
-GRIDS = sorted((ROOT / "findings").glob("**/grid.yaml" if NIGHT else "*/grid.yaml"))
+OWN = ("rules/grid.yaml", "rules/cifar10/grid.yaml", "hostile/adaptive/grid.yaml")
+"""Grids of rules and attacks that are files of findings/, to be copied to the library first."""
+
+EVERY = sorted((ROOT / "findings").glob("**/grid.yaml" if NIGHT else "*/grid.yaml"))
+GRIDS = [grid for grid in EVERY if str(grid.relative_to(ROOT / "findings")) not in OWN]
 """By day each question's own, by night also those that chose its settings."""
 
 

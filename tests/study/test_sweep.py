@@ -18,11 +18,11 @@ from processes import wait_until
 from fedbary.settings.config import resolve
 from fedbary.study.cost import Cost
 from fedbary.study.files import COMMON, ROUNDS, RUNS
-from fedbary.study.files import TOGETHER as TABLE
 from fedbary.study.table import (
     FORMAT,
     read_run,
     read_table,
+    write_table,
 )
 
 FEDBARY = str(Path(sys.executable).parent / "fedbary")
@@ -145,7 +145,7 @@ def test_a_setting_that_is_newer_than_a_run_does_not_undo_it(swept, tmp_path):
     (tmp_path / "out").mkdir()
     table = read_table(folder / "out")
     table.loc[table["rule"] == "FedAvg", "momentum"] = None
-    table.drop(columns="pixels").to_csv(tmp_path / "out" / TABLE, index=False)
+    write_table(tmp_path / "out", [table.drop(columns="pixels")])
     file = grid_file(tmp_path, BLOCKS[:1])
     done = fedbary("sweep", file, "--results", "out", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

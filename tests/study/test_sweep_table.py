@@ -4,19 +4,21 @@ import os
 
 import pandas as pd
 import pytest
+import yaml
 
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.study.cost import Cost
 from fedbary.study.files import COMMON, ROUNDS, RUNS
-from fedbary.study.files import TOGETHER as TABLE
 from fedbary.study.grid import Experiment
 from fedbary.study.sweep import SweepFolder
 from fedbary.study.table import (
     FORMAT,
     differing_setting,
     joined,
+    read_about,
     read_table,
+    write_about,
     write_table,
 )
 
@@ -68,23 +70,20 @@ def test_a_table_cut_off_is_refused(tmp_path):
         read_table(tmp_path)
 
 
-def test_a_table_of_an_earlier_version_is_the_same_apart_and_together(tmp_path):
+def test_what_is_the_same_in_all_runs_is_written_once(tmp_path):
     """Two runs of other settings and scores, of which one has no label counts."""
     frames = []
     for run, key in (("a", "lr"), ("b", "mu")):
         fixed = {"format": FORMAT, "run": run, key: 0.125, "rounds": 1, "commit": "c"}
         measured = {"round": [0, 1], f"{key}_score": [0.5, 7], "skipped": [None, False]}
-        frames.append(pd.DataFrame({**fixed, "versions.torch": "2", **measured}))
+        frames.append(pd.DataFrame({**fixed, "versions.torch": 2, **measured}))
     frames[0]["label_counts"] = ["[[1, 2]]", None]
-    table = joined(frames)
-    table.to_csv(tmp_path / TABLE, index=False)
-    old = read_table(tmp_path)
-    write_table(tmp_path, [old])
+    write_table(tmp_path, frames)
     runs, common = ((tmp_path / name).read_text().splitlines() for name in (RUNS, COMMON))
     assert runs == ["run,lr,mu", "a,0.125,", "b,,0.125"]
     assert common == ["run,format,lr,rounds,mu,commit,versions.torch", f",{FORMAT},,1,,c,2"]
-    (tmp_path / TABLE).unlink()
-    pd.testing.assert_frame_equal(read_table(tmp_path)[list(old)], old)
+    table = joined(frames)
+    pd.testing.assert_frame_equal(read_table(tmp_path)[list(table)], table, check_dtype=False)
 
 
 def test_a_write_cut_off_before_what_is_common_leaves_a_whole_table(tmp_path):
@@ -130,3 +129,12 @@ def test_an_interrupted_write_leaves_the_old_table(tmp_path, monkeypatch):
 def test_the_time_of_a_run_without_data_is_unknown(tmp_path):
     settings = resolve({"dataset": "svhn", "data_dir": str(tmp_path)})
     assert Cost([]).seconds(settings) is None
+
+
+@pytest.mark.parametrize("title", ["What the grid says", "Another"])
+def test_what_an_experiment_is_called_is_written_once(title, tmp_path):
+    told = {"title": title, "about": "Words\n  of two lines"}
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**told, "grid": []}))
+    write_about(tmp_path, "What the grid says", "Words of two lines")
+    assert (tmp_path / "about.yaml").exists() == (title == "Another")
+    assert read_about(tmp_path)["title"] == "What the grid says"

@@ -48,7 +48,7 @@ def test_what_was_kept_is_not_computed_again_and_the_owner_alone_may_read_it(fil
     assert file.parents[2] == tmp_path / "features"
 
 
-def test_an_open_folder_of_an_earlier_version_is_closed(tmp_path):
+def test_an_open_folder_is_closed(tmp_path):
     (tmp_path / "features").mkdir(mode=0o755)
     passes(tmp_path)
     assert stat.S_IMODE((tmp_path / "features").stat().st_mode) == 0o700

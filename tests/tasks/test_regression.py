@@ -1,13 +1,9 @@
-"""Regression networks, their training, and the methods to compare with."""
+"""Regression networks and their training."""
 
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from every_method import night
 from known_posteriors import OF_ANY_NETWORK
 from torch import Generator
 from torch.nn.functional import mse_loss
@@ -17,9 +13,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX
 from fedbary.inference import Local, Training, local_method
 from fedbary.methods._fast_sgd import fit
-from fedbary.scores.regression import score
 from fedbary.settings.config import resolve
-from fedbary.study.baselines import bayesian_linear, deep_ensemble, mean_field
 from fedbary.variational.regressor import Regressor, gaussian_nll, outputs
 
 
@@ -225,59 +219,3 @@ def test_same_seed_same_weights_whatever_the_dtype_of_the_data():
         runs.append(model.output.weight.float())
     assert torch.equal(runs[0], runs[2])
     torch.testing.assert_close(runs[0], runs[1], rtol=1e-6, atol=1e-7)
-
-
-# --- methods to compare with -------------------------------------------------------------------
-
-
-def test_bayesian_linear_regression_is_the_exact_posterior():
-    x, y = data(80)
-    x, y = x - x.mean(0), y - y.mean()
-    found = bayesian_linear(x, y, x[:5])
-    from sklearn.linear_model import BayesianRidge
-
-    precisions = BayesianRidge().fit(x.double().numpy(), y.double().numpy())
-    beta, alpha = precisions.alpha_, precisions.lambda_
-    x = x.double()
-    cov = torch.linalg.inv(beta * x.t() @ x + alpha * torch.eye(3).double())
-    mean = beta * cov @ x.t() @ y.double()
-    torch.testing.assert_close(found.mean, x[:5] @ mean, rtol=1e-4, atol=1e-5)
-    expected = ((x[:5] @ cov) * x[:5]).sum(1)
-    torch.testing.assert_close(found.epistemic, expected, rtol=0.01, atol=1e-6)
-    torch.testing.assert_close(found.aleatoric, torch.full((5,), 1 / beta).double())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["mean_field", "deep_ensemble"])
-def test_networks_that_see_all_data_find_function_and_noise(method):
-    x, y = data(600, noise=0.5)
-    new, y_new = data(400, noise=0.5, seed=1)
-    if method == "mean_field":
-        training = Training(epochs=60, batch_size=20, lr=0.01, log_var_lr=0.003, kl_weight=0.1)
-        found = mean_field(x, y, new, 16, training, seed=0)
-    else:
-        found = deep_ensemble(x, y, new, 16, 15, 20, 0.01, seed=0)
-    scores = score(found, y_new)
-    ideal = 0.5 * math.log(2 * math.pi * 0.25) + 0.5
-    assert scores["nll"] < ideal + 0.15 and scores["rmse"] < 0.6
-    assert 0.8 < scores["coverage_90"] < 0.97
-    assert (found.epistemic > 0).all()
-
-
-@pytest.mark.slow
-def test_deep_ensemble_sees_noise_that_depends_on_x():
-    generator = Generator().manual_seed(0)
-    x = 2 * torch.rand(1000, 1, generator=generator) - 1
-    y = torch.where(x[:, 0] > 0, 1.0, 0.1) * torch.randn(1000, generator=generator)
-    found = deep_ensemble(x, y, torch.tensor([[-0.5], [0.5]]), 16, 30, 50, 0.01, seed=0)
-    quiet, loud = found.aleatoric.sqrt().tolist()
-    assert quiet < 0.3 and loud > 0.7
-
-
-@night  # by day tests/data/test_data imports the same
-@pytest.mark.slow
-def test_importing_is_light():
-    heavy = "{'sklearn', 'torchvision', 'torchmetrics', 'matplotlib', 'pandas', 'flwr'}"
-    modules = "fedbary.data.tables, fedbary.study.baselines"
-    code = f"import sys, {modules}; assert not {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

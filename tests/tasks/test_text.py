@@ -276,7 +276,7 @@ def test_a_site_s_fault_tells_the_server_no_text(rows, header, sites, caplog):
         ({"backbone_weights": "nowhere"}, "an installed package that holds one"),
         ({"max_tokens": 9999}, "auto, or from 3 to 24"),
         ({"model": "cnn"}, "linear, mlp"),
-        ({"task": "tables"}, "text is of task=text"),
+        ({"task": "tables"}, "task=text do"),
     ],
 )
 def test_what_does_not_go_is_refused_in_one_line(changes, said, chosen):

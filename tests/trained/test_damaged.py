@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 import fedbary
 from fedbary.commands import start
-from fedbary.commands.grouping import clusters
 from fedbary.data.paths import content_of
 from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import completed, read_yaml, resolve
@@ -107,13 +106,13 @@ def go_on(folder):
     start.resume(folder, "last", own_code=False)
 
 
-@pytest.mark.parametrize("task", [use, go_on, clusters])
+@pytest.mark.parametrize("task", [use, go_on])
 @pytest.mark.parametrize("seed", range(20))
 def test_a_damaged_folder_is_one_line(task, seed, runs, tmp_path, monkeypatch):
     monkeypatch.setattr(start, "launch", lambda s, simulate: run_inline(s, Path(s.output)))
     rng = random.Random(f"{task.__name__} {seed}")
     folder = tmp_path / "run"
-    shutil.copytree(runs / ("images" if task is clusters else rng.choice(list(RUNS))), folder)
+    shutil.copytree(runs / rng.choice(list(RUNS)), folder)
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     damage(rng.choice(files), rng)
     try:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from PIL import Image
 from torch import nn
 
@@ -286,17 +285,3 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here
     assert Path("predictions.csv").read_text() == "mine"
     predict(runs / "images", Path("plain.npz"), force=True)
     assert len(rows("predictions.csv")) == 3
-
-
-def test_a_run_of_an_earlier_version_takes_todays_defaults_for_what_it_does_not_say(runs, tmp_path):
-    folder = tmp_path / "earlier"
-    shutil.copytree(runs / "members", folder)
-    made = yaml.safe_load((folder / "settings.yaml").read_text())
-    for name in ("server_fraction", "estimator", "predictive"):
-        del made["settings"][name]
-    made["settings"] |= {"method": "barycentre", "rule": "FedAG"}
-    (folder / "settings.yaml").write_text(yaml.safe_dump(made))
-    (folder / "signature.json").unlink()
-    today, earlier = fedbary.load(runs / "members"), fedbary.load(folder)
-    known = today.task.evaluation_examples()
-    assert torch.equal(today.predict(known).probs, earlier.predict(known).probs)

@@ -19,7 +19,7 @@ from fedbary.study.grid import NAMING
 MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
 
 BY_CHANCE_15, BY_CHANCE_100 = "by_chance.ece_15", "by_chance.ece_100"
-"""Columns of the ECE of a calibrated model by chance; tables of earlier versions lack them."""
+"""Columns of the ECE of a calibrated model by chance."""
 
 REQUIRED = (*NAMING, NLL.column, "seconds", "evaluate_on")
 

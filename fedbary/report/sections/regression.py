@@ -15,13 +15,15 @@ from fedbary.report.pairs import add_pairs
 from fedbary.report.results import REPEATS, Results, grouped, scored_after, scored_on
 from fedbary.report.run_list import add_runs
 from fedbary.settings.config import bookkeeping
-from fedbary.study.central import TABLE as CENTRAL
 from fedbary.study.grid import NAMING
 from fedbary.study.table import settings_of
 
 RANKED = (NLL, Metric("rmse", "RMSE", decimals=2), Metric("crps", "CRPS", decimals=2))
 SCORES = {"nll": "NLL", "rmse": "RMSE", "sharpness": "sharpness", "crps": "CRPS"}
 COVERAGE = ("coverage_50", "coverage_90", "coverage_95")
+CENTRAL = "central.csv"
+"""Scores of methods that see all data at once, beside the runs; see findings/regression."""
+
 POINT = ["dataset", "split", "method", "settings"]
 
 REQUIRED = (*NAMING, "nll", "rmse", "sharpness", "evaluate_on", "split")

@@ -10,7 +10,7 @@ Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server makes one pass over the replies, with one exponential per weight and client.
 
-Use it in experiments, beside `RKLBMean`, RKLB and WB. For all else take RKLB or WB.
+`cp findings/rules/rklb_*.py fedbary/aggregation/` makes it a rule of the library.
 
 Reference: this project; the rules that it joins are BA-BFL's, eqs. 7 and 8.
 """

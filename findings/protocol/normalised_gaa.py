@@ -9,8 +9,8 @@ Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server makes one pass over the replies, with one exponential per weight and client.
 
-Use it to compare with the numbers that the papers print for GAA: their code computes this, not
-their formula Σ w² v. Otherwise EAA is simpler.
+`cp findings/protocol/normalised_gaa.py fedbary/aggregation/` makes it a rule of the library.
+Compare it with the papers' numbers for GAA: their code computes this, not their formula Σ w² v.
 
 Reference: the public code of BA-BFL (Jamoussi et al.); the formula of `GAA` is the paper's.
 """
