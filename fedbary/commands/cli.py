@@ -18,7 +18,6 @@ from typer.core import TyperGroup
 from fedbary import __version__
 from fedbary.commands.experiments import central, compare, report, sweep
 from fedbary.commands.grouping import clusters
-from fedbary.commands.service import stay
 from fedbary.commands.use import OwnCode, evaluate, export, predict
 from fedbary.commands.withdraw import forget
 from fedbary.errors import SettingError, Stopped, last_words
@@ -189,7 +188,6 @@ app.command()(evaluate)
 app.command()(export)
 app.command()(clusters)
 app.command()(forget)
-app.command()(stay)
 
 
 def main() -> None:
