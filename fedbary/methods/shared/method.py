@@ -196,11 +196,8 @@ class Method(Checked):
     def check(self, clients: int, epochs: int) -> None:
         """Raise a SettingError if rounds of so many clients and epochs do not do for the method."""
 
-    def check_rounds(self, rounds: int, patience: int) -> None:
-        """Raise a SettingError if so many rounds, or so early an end, do not do for the method.
-
-        A run ends after `patience` rounds without a better one; 0: after all its rounds.
-        """
+    def check_rounds(self, rounds: int) -> None:
+        """Raise a SettingError if so many rounds do not do for the method."""
 
     def passes(self, epochs: int, steps: int) -> float:
         """Return how often a reply takes a client through its examples, for a virtual clock.
