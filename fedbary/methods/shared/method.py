@@ -179,9 +179,6 @@ class Method(Checked):
     samples_along = False
     """True: its samples are points along the steps; the step size is constant by default."""
 
-    corrects = False
-    """True: adapters whose factors both train have a tensor for what the product of means lacks."""
-
     called_by: ClassVar[str] = "method"
     """The setting whose value is what runs are called."""
 
