@@ -43,7 +43,7 @@ def script_of(blocks):
     return script.replace("python ", f"{sys.executable} ")
 
 
-def run_script(blocks, folder, seconds=600):
+def run_script(blocks, folder):
     """Run the blocks with forked commands; return what they printed, and the clone they ran in."""
     paths = [forked.tools(), Path(sys.executable).parent, os.environ["PATH"]]
     environment = {**marked(folder), "PATH": os.pathsep.join(map(str, paths))}
@@ -54,7 +54,7 @@ def run_script(blocks, folder, seconds=600):
             cwd=clone, env=environment, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
         try:
-            code = shell.wait(seconds)
+            code = shell.wait(600)
             wait_until(lambda: servers_of(folder) == [], 30)
         finally:
             stop(servers_of(folder))
