@@ -40,7 +40,7 @@ kind without them.
 """
 
 QUICK = {"clients": 3, "rounds": 3, "local_epochs": 2, "samples": 2, "evaluate_clients": 0}
-FEW = {"particles": 2, "server_steps": 10, "cycle": 1, "thinning": 1}
+FEW = {"particles": 2, "server_steps": 10, "thinning": 1}
 """Parameters, where methods have them, for few networks, few steps and few rounds.
 
 Particles' steps have the size of `lr` in each weight, so theirs is a tenth of SGD's.

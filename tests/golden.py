@@ -66,8 +66,6 @@ def _of_method(name: str) -> Words:
         words["noise"] = "learned"
     if name in ("FedPA", "SWAG"):
         words["local_epochs"] = 2
-    if name == "FedExLoRA":
-        words = {**FEATURES, "method": name, "adapters": "lora", "rank": 2, "bayesian_layers": 0}
     return words
 
 

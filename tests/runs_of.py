@@ -8,12 +8,22 @@ from torch import nn
 
 from fedbary.settings.config import Settings
 from fedbary.tasks import task_of
+from fedbary.variational.adapters import adapter_names, merged
 
 
 def network(settings: Settings) -> nn.Module:
     """Return the network of a run on the server's own data."""
     task = task_of(settings)
     return task.make_model(task.signature())
+
+
+def low_rank(network):
+    """ΔW = s B A of each layer with an adapter, by its name."""
+    plain = merged(network)
+    return {
+        name: (plain.get_submodule(name).weight - network.get_submodule(name).base_layer.weight)
+        for name in adapter_names(network)
+    }
 
 
 def lines(folder):

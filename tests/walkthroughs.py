@@ -13,6 +13,8 @@ from processes import marked, servers_of, wait_until
 from fedbary.launching.programs import free_port, stop
 
 ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("client_app", "examples", "fedbary", "server_app", "strategies")
+FILES = (".gitignore", "pyproject.toml", "simulation.yaml", "README.md", "LICENSE")
 
 
 def blocks_of(page, test):
@@ -25,10 +27,10 @@ def clone_in(folder):
     """A copy of what a site or a server needs."""
     clone = folder / "clone"
     clone.mkdir()
-    for part in ("client_app", "examples", "fedbary", "server_app", "strategies"):
+    for part in FOLDERS:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / part, clone / part, ignore=ignored)
-    for part in (".gitignore", "pyproject.toml", "simulation.yaml", "README.md", "LICENSE"):
+    for part in FILES:
         shutil.copy(ROOT / part, clone)
     return clone
 
@@ -41,10 +43,9 @@ def script_of(blocks):
     return script.replace("python ", f"{sys.executable} ")
 
 
-def run_script(blocks, folder, seconds=1500):
+def run_script(blocks, folder):
     """Run the blocks with forked commands; return what they printed, and the clone they ran in."""
-    (folder / "fedbary").symlink_to(forked.command())
-    paths = [folder, forked.tools(), Path(sys.executable).parent, os.environ["PATH"]]
+    paths = [forked.tools(), Path(sys.executable).parent, os.environ["PATH"]]
     environment = {**marked(folder), "PATH": os.pathsep.join(map(str, paths))}
     clone = clone_in(folder)
     with open(folder / "output", "w+") as output:
@@ -53,17 +54,10 @@ def run_script(blocks, folder, seconds=1500):
             cwd=clone, env=environment, stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
         try:
-            code = shell.wait(seconds)
+            code = shell.wait(600)
             wait_until(lambda: servers_of(folder) == [], 30)
         finally:
             stop(servers_of(folder))
     said = (folder / "output").read_text()
     assert code == 0, said
     return said, clone
-
-
-def staying():
-    """The blocks of a federation that stays, up to its first run; then new data; then its end."""
-    servers = blocks_of("deploy.md", "walkthrough.py")
-    settings, months = blocks_of("stays.md", "walkthrough.py")
-    return ["set -e\n", *servers[:4], settings, "set +e\n"], months, servers[-1]

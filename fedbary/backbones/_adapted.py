@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,13 +18,6 @@ from fedbary.variational.adapters import (
     with_adapters,
 )
 from fedbary.variational.conversion import convertible_layers, gaussian_layers, variational
-
-CHECKPOINTING: Mapping[str, Any] = {
-    "activation_checkpointing_enable": {"use_reentrant": False},
-    "gradient_checkpointing_enable": {"use_reentrant": False},
-    "set_grad_checkpointing": True,
-}
-"""Methods of libraries that turn on activation checkpointing, each with its arguments."""
 
 
 class Adapted(nn.Module):
@@ -60,14 +53,9 @@ class Adapted(nn.Module):
         return (None, self) if gaussian_layers(self.body) else (self.features, self.head)
 
     def train(self, mode: bool = True) -> Any:
-        """Set the head's mode; the body stays in evaluation mode.
-
-        Only layers of transformers that checkpoint activations are set to training mode.
-        """
+        """Set the head's mode; the body stays in evaluation mode."""
         super().train(mode)
         self.body.eval()
-        for part in self.body.modules():
-            part.training = mode and getattr(part, "gradient_checkpointing", None) is True
         return self
 
     def merged(self) -> Adapted:
@@ -87,27 +75,6 @@ def adapted(backbone: Backbone, head: nn.Module, how: Adapters, seed: int) -> Ad
         If the adapters do not fit.
     """
     return Adapted(backbone.transform, with_adapters(backbone.body, how, seed), head)
-
-
-def keep_few_activations(network: Adapted) -> None:
-    """Let a body compute activations again where gradients need them, if its library can.
-
-    Raises
-    ------
-    SettingError
-        If it cannot; or an adapter is Gaussian, whose noise would not be the same again.
-    """
-    if gaussian_layers(network.body):
-        allowed = "false for Gaussian adapters; bayesian_layers up to the model's own"
-        raise SettingError("checkpointing", True, allowed)
-    for part in network.body.modules():
-        for name, value in CHECKPOINTING.items():
-            if enable := getattr(part, name, None):
-                enable(value)
-                network.train(network.training)
-                return
-    allowed = "false, or a backbone of timm or transformers"
-    raise SettingError("checkpointing", True, allowed)
 
 
 def with_gaussians(network: Adapted, bayesian_layers: int, init_log_var: float) -> Adapted:

@@ -17,7 +17,6 @@ from typer.core import TyperGroup
 
 from fedbary import __version__
 from fedbary.commands.experiments import compare, report, sweep
-from fedbary.commands.service import stay
 from fedbary.commands.use import OwnCode, evaluate, export, predict
 from fedbary.commands.withdraw import forget
 from fedbary.errors import SettingError, Stopped, last_words
@@ -188,7 +187,6 @@ app.command()(predict)
 app.command()(evaluate)
 app.command()(export)
 app.command()(forget)
-app.command()(stay)
 
 
 def main() -> None:

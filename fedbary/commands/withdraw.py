@@ -19,11 +19,11 @@ def forget(
     ] = None,
     own_code: OwnCode = False,
 ) -> None:
-    """Take a site out of a run of LDA, Ridge or ConjugateGaussian, or of PVI or FedEP.
+    """Take a site out of a run of LDA, Ridge or ConjugateGaussian, or of PVI covariance=full.
 
     RUN is the folder of a run that has ended. SITE is the name of a site, as in its log. The new
-    folder has the model of a run without the site; of PVI and FedEP it is the posterior without the
-    site's factor. RUN stays as it is.
+    folder has the model of a run without the site; of PVI it is the posterior without the site's
+    factor. RUN stays as it is.
 
     Examples: `fedbary forget runs/RUN north`; `fedbary forget runs/RUN "partition 3" --output
     runs/WITHOUT`.

@@ -19,8 +19,8 @@ from fedbary.errors import RunError, SettingError
 from fedbary.launching.app import app_folder
 from fedbary.launching.credentials import public_key, write_certificates, write_site_key
 from fedbary.launching.environment import flower_environment
-from fedbary.launching.programs import free_port, stop_tree, tool
-from fedbary.launching.superlink import flwr_run, last_status, to_toml, wait_for_superlink
+from fedbary.launching.programs import free_port, run_program, stop_tree, tool
+from fedbary.launching.superlink import last_status, to_toml, wait_for_superlink
 from fedbary.launching.watcher import start, temporary_folder
 from fedbary.runs.location import CLIENTS, KEYS, SETTINGS, SITE_KEYS, is_whole
 from fedbary.runs.released import take_released
@@ -194,7 +194,8 @@ class Lab:
                     kept = kept or keep_keys(self.folder, names, output)
                 return busy()
 
-            flwr_run(self.environment, LAB, ["--run-config", str(run_config)], log, is_over)
+            words = ["run", str(app_folder()), LAB, "--stream", "--run-config", str(run_config)]
+            run_program([tool("flwr"), *words], self.environment, log, is_over)
             if busy():
                 raise RunError(
                     "Flower gives a program 30 s to start, and here it takes longer. Repeat the "

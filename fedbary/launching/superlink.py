@@ -6,33 +6,17 @@ import json
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 from urllib.error import URLError
 from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, build_opener
 
 from fedbary.errors import RunError
 from fedbary.launching.app import app_folder
-from fedbary.launching.programs import run_program, tool
+from fedbary.launching.programs import tool
 
 SUPERLINK_SECONDS = 180
 """How long a machine with much else to do may take to start one."""
-
-
-def flwr_run(
-    environment: dict[str, str],
-    name: str,
-    words: list[str],
-    log: IO[str] | None,
-    is_over: Callable[[], bool] | None = None,
-) -> None:
-    """Run the app on the SuperLink of that name and stream it to its end, whatever that is.
-
-    Once `is_over`, it does not wait for Flower and Ray to finish.
-    """
-    command = [tool("flwr"), "run", str(app_folder()), name, "--stream", *words]
-    run_program(command, environment, log, is_over)
 
 
 def wait_for_superlink(

@@ -91,7 +91,7 @@ def require_method(settings: Settings) -> None:
     """
     method = method_of(settings)
     method.check(settings.participants, told(StepParameters, settings).local_epochs)
-    method.check_rounds(settings.rounds, settings.patience)
+    method.check_rounds(settings.rounds)
     if settings.mode == "async":
         method.check_arrivals()
     require_kl(method, told(PosteriorParameters, settings).kl_weight)

@@ -43,7 +43,6 @@ from fedbary.aggregation.structures import STRUCTURES, Quadratic, Structure
 from fedbary.errors import SettingError
 from fedbary.inference._head import Head
 from fedbary.methods._kronecker import conjugate_gradients, last_layer, matrix, tensors_of
-from fedbary.methods._sites import require_some
 from fedbary.methods.shared.inherited import Inherited, older, whose
 from fedbary.methods.shared.method import Arrival, Fitted, Local, Reply, Server, Tensors
 
@@ -186,11 +185,21 @@ class Expanded:
         return model, {**kept, **held}
 
     def without(self, server: Server, site: str) -> tuple[Tensors, Tensors]:
-        """Return the model and the state without a site; the others' expansions stay."""
+        """Return the model and the state without a site; the others' expansions stay.
+
+        Raises
+        ------
+        SettingError
+            If there is no such site, or it is the only one.
+        """
         structure, mean = self.structure(server.model), self.mean(server.model)
         sites = dict(self.sites(server.state, structure))
         left = {name: own for name, own in sites.items() if whose(name) != site}
-        require_some(site, sites, left)
+        if len(left) == len(sites):
+            names = ", ".join(sorted({*map(whose, sites)}))
+            raise SettingError("site", site, f"one whose factor the run holds: {names}")
+        if not left:
+            raise SettingError("site", site, "one of several sites; this is the run's only one")
         moved = self._product(structure, mean, left).mode
         return self._at(structure, server.model, left, moved)
 

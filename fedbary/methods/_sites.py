@@ -13,7 +13,7 @@ sites may have any sign, and a cavity's precision is held above 0.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import quote, unquote
 
@@ -24,7 +24,7 @@ from fedbary.aggregation.prefixes import under
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior, gaussian_pairs
 from fedbary.methods.shared.averages import weighted_mean
-from fedbary.methods.shared.inherited import Inherited, age, older, whose
+from fedbary.methods.shared.inherited import Inherited, age, older
 from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import along_points
 
@@ -163,27 +163,6 @@ class SiteMethod(Method):
         points = {n: t for n, t in server.model.items() if n not in gaussian and n not in scales}
         return {**model, **along_points(points, arrivals)}, state
 
-    def without(self, server: Server, site: str) -> tuple[Tensors, Tensors]:
-        """Return the global model and the state without a site's factors; others stay as they are.
-
-        Raises
-        ------
-        SettingError
-            If there is no such site, it is the only one, or the posterior is more than the product.
-        """
-        if self.mixing(2) < 1:
-            allowed = "a method whose posterior is the product of its sites, such as PVI"
-            raise SettingError("method", self.name, allowed)
-        sites, velocities = factors("site", server.state), factors("velocity", server.state)
-        left = {name: own for name, own in sites.items() if whose(name) != site}
-        require_some(site, sites, left)
-        before = self.global_factor(server)
-        after = self.prior(before.precision)
-        for _, own in sorted(left.items()):
-            after = after * own
-        velocities.pop(site, None)
-        return advanced(server.model, [], before, after, {"site": left, "velocity": velocities})
-
     def global_factor(self, server: Server) -> Factor:
         """Return η_g, the prior before the first round."""
         if any(key.startswith("global/") for key in server.state):
@@ -214,22 +193,12 @@ def advanced(
         {n: torch.where(keep[n], s, before.precision[n]) for n, s in after.precision.items()},
     )
     points = [name for name in Posterior.from_state_dict(model).mean if name in model]
-    means = weighted_mean(replies, points) if replies else {name: model[name] for name in points}
-    tensors = after.posterior(means).state_dict()
+    tensors = after.posterior(weighted_mean(replies, points)).state_dict()
     state = named("global", after)
     for word, by_client in held.items():
         for client, its in by_client.items():
             state |= named(f"{word}/{quote(client, safe='')}", its)
     return {name: tensors[name].to(like.dtype) for name, like in model.items()}, state
-
-
-def require_some(site: str, sites: Collection[str], left: Collection[str]) -> None:
-    """Raise a SettingError unless a site is one of several."""
-    names = sorted({*map(whose, sites)})
-    if len(left) == len(sites):
-        raise SettingError("site", site, f"one whose factor the run holds: {', '.join(names)}")
-    if not left:
-        raise SettingError("site", site, "one of several sites; this is the run's only one")
 
 
 def _of_this_run(sites: Mapping[str, Factor]) -> int:

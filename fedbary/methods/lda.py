@@ -105,7 +105,7 @@ class LDA(SumsMethod):
                 "max_norm", 0, "above 0 with epsilon: noise protects only bounded sums"
             )
 
-    def check_rounds(self, rounds: int, patience: int) -> None:
+    def check_rounds(self, rounds: int) -> None:
         """Refuse several rounds with noise: each would tell of the examples again."""
         if self.epsilon and rounds > 1:
             allowed = "1 with epsilon: each further round would send the sums with new noise"

@@ -156,12 +156,6 @@ class PVI(SiteMethod):
         """Return a posterior, or a site."""
         return model if self.covariance == "none" else self.expanded.reply_like(model)
 
-    def without(self, server: Server, site: str) -> tuple[Tensors, Tensors]:
-        """Divide a site's factors out of the posterior."""
-        if self.covariance == "none":
-            return super().without(server, site)
-        return self.expanded.without(server, site)
-
     def check_arrivals(self) -> None:
         """Take all: a site is replaced, whatever came meanwhile."""
 

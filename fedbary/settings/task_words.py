@@ -140,8 +140,8 @@ class OfAdapters(Checked):
     ----------
     adapters
         none: the backbone makes features once, and the model trains on these. lora: low-rank
-        adapters train with the model, W + lora_alpha/rank B A. Messages hold adapters and model. It
-        needs peft.
+        adapters train with the model, W + lora_alpha/rank B A. B trains, and A is frozen at a
+        shared draw. Messages hold adapters and model. It needs peft.
     rank
         Number of columns of each adapter's B.
     lora_alpha
@@ -149,26 +149,18 @@ class OfAdapters(Checked):
     targets
         all: every layer that takes an adapter. Otherwise names of layers, or of blocks of them,
         with commas between.
-    factor
-        B: B trains, and A is frozen at a shared draw. The mean of B A is then the mean of B times
-        A. both: A and B train. The mean of the product is then not the product of the means.
-    checkpointing
-        True: a step needs less memory, because it computes activations again instead of keeping
-        them. Only for deterministic adapters of networks of timm and transformers.
     """
 
     adapters: Literal["none", "lora"] = "none"
     rank: Count = 8
     lora_alpha: Positive = 8.0
     targets: NameList = "all"
-    factor: Literal["B", "both"] = "B"
-    checkpointing: bool = False
 
     IDLE: ClassVar[Idle] = {
         "adapters": ("backbone", "none", "a pretrained network does"),
         **{
             name: ("adapters", "none", "adapters=lora does")
-            for name in ("rank", "lora_alpha", "targets", "factor", "checkpointing")
+            for name in ("rank", "lora_alpha", "targets")
         },
     }
 

@@ -12,7 +12,6 @@ from fedbary.backbones import Backbone
 from fedbary.backbones._adapted import (
     Adapted,
     adapted,
-    keep_few_activations,
     require_asked,
     with_gaussians,
 )
@@ -81,16 +80,13 @@ def adapted_network(
     head = build(
         settings.model, (_width(backbone, shape),), outputs, seed, parameters=settings.model_dump()
     )
-    corrects = own.factor == "both" and methods()[settings.method].corrects
-    how = Adapters(own.rank, own.targets, own.lora_alpha, own.factor, corrects)
+    how = Adapters(own.rank, own.targets, own.lora_alpha)
     network = adapted(backbone, head, how, derive_seed(seed, "adapters"))
     if (backbone, how, shape) not in _TRIED:
         require_asked(network, shape)
         _TRIED.add((backbone, how, shape))
     init_log_var = told(PosteriorParameters, settings).init_log_var
     network = with_gaussians(network, settings.bayesian_layers, init_log_var)
-    if own.checkpointing:
-        keep_few_activations(network)
     return as_it_trains(settings, keep_frozen(network), shape, (outputs,))
 
 

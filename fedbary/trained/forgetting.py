@@ -1,11 +1,11 @@
-"""A site that withdraws: the run of a method of sums without it, exact to rounding; or of sites.
+"""A site that withdraws: the run of a method of sums without it, exact to rounding.
 
 The server holds the sums of each site. The other sites' sums give the model of a run without the
 site. But the standardisation counted the site too. If a linear model sees the features as they are,
 the other sites' sums also give the standardisation without the site, and are converted to it.
 
-A method of sites divides the site's factor out. The other factors were found beside it, so that is
-exact where they do not depend on each other, as for linear models whose posterior factorises.
+Full Laplace sites hold each site's whole curvature. The site is divided out, and further rounds end
+at the mode of the others. Other factors depend on the sites beside which they were found.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from fedbary.data.standardise import Standardiser, renewed
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Server, method_of
 from fedbary.methods._class_sums import SHARES
-from fedbary.methods._sites import SiteMethod
 from fedbary.methods._sums import SumsMethod, head_names, sites_of, state_of, total_of
+from fedbary.methods.pvi import PVI
 from fedbary.methods.shared.inherited import age, whose
 from fedbary.parts.parameters import told
 from fedbary.runs.checkpoints import Checkpoint
@@ -69,7 +69,7 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
     Parameters
     ----------
     run : Path
-        The folder of a run that has ended, of a method of sums.
+        The folder of a run that has ended, of a method of sums or of full Laplace sites.
     site : str
         The site's name, as the run's log has it.
     output : Path
@@ -92,7 +92,8 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
         require_ended(run)
         settings = validated({**read_settings(run), "resume": "last"})
         method = method_of(settings)
-        if not isinstance(method, SiteMethod):
+        of_sites = isinstance(method, PVI) and method.covariance == "full"
+        if not of_sites:
             _require_sums(settings)
         require_trusted(settings, run, own_code)
         earlier = [made["rounds"] for made in rounds_before(run)]
@@ -103,7 +104,6 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
         raise SettingError("site", site, f"one that {run} has not forgotten already")
     task = task_of(settings)
     task.require_same_data(run)
-    of_sites = isinstance(method, SiteMethod)
     left = (_divided if of_sites else _without)(site, checkpoint, settings, _facts(run, task))
     if of_sites:
         counted = _examples(run)
@@ -138,11 +138,11 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
 def _divided(
     site: str, checkpoint: Checkpoint, settings: Settings, facts: Mapping[str, Tensor]
 ) -> Remaining:
-    """Return the rest of a run of sites without one of them, in the units of all."""
+    """Return the rest of a run of full sites without one of them, in the units of all."""
     method = method_of(settings)
-    assert isinstance(method, SiteMethod)
+    assert isinstance(method, PVI)
     server = Server(checkpoint.arrays, under(METHOD_STATE, checkpoint.strategy))
-    model, state = method.without(server, site)
+    model, state = method.expanded.without(server, site)
     method.check_state(model, state)
     return Remaining(model, state, facts, {}, 0.0)
 
@@ -156,7 +156,8 @@ def _examples(run: Path) -> dict[str, float]:
 def _require_sums(settings: Settings) -> None:
     if not isinstance(method_of(settings), SumsMethod):
         known = ", ".join(name for name, kind in METHODS.items() if issubclass(kind, SumsMethod))
-        allowed = f"a method whose server holds the sums of each site: {known}"
+        allowed = f"{known}, or PVI with covariance=full: the server of another run holds nothing "
+        allowed += "of a site that does not depend on the others"
         raise SettingError("method", settings.method, allowed)
     if settings.max_weight_ratio != "none":
         allowed = "none: with a limit, each site's weight depends on the other sites"

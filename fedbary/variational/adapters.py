@@ -1,9 +1,8 @@
-"""Low-rank adapters (LoRA) of any network, by peft: W + s B A, of which B trains, or both factors.
+"""Low-rank adapters (LoRA) of any network, by peft: W + s B A, of which B trains.
 
-A is drawn with orthonormal rows. If A is frozen, ΔW = s B A is linear in B, and ‖ΔW‖ = s ‖B‖. A
-rule that is linear, or built on KL, W2 or Euclidean distances, then aggregates the clients' ΔW by
-aggregating their B. If both factors train, the product of means is not the mean of products. Their
-difference is s Σ w_k (B_k − B̄)(A_k − Ā). A residual R can hold it: W + s (R + B A).
+A is drawn with orthonormal rows, and is frozen. So ΔW = s B A is linear in B, and ‖ΔW‖ = s ‖B‖. A
+rule that is linear, or built on KL, W2 or Euclidean distances, aggregates the clients' ΔW by
+aggregating their B.
 
 Reference: Hu et al. 2022, LoRA; Sun et al. 2024, FFA-LoRA, for the frozen A.
 """
@@ -13,13 +12,11 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fedbary.errors import SettingError
 from fedbary.parts.imports import library
@@ -37,14 +34,6 @@ GRID = 2.0**-16
 _NAME = "default"
 """peft's name of an adapter without a name."""
 
-DOWN, UP = (f".lora_{factor}.{_NAME}.weight" for factor in "AB")
-"""Endings of the names of A and B."""
-
-"""Attribute that marks a network whose adapters have a client's own rank."""
-
-RESIDUAL = ".residual"
-"""Ending of the name of R."""
-
 
 @dataclass(frozen=True)
 class Adapters:
@@ -58,17 +47,11 @@ class Adapters:
         ``all``, or names of layers with commas between; a name includes all layers within it.
     alpha : float
         s = alpha/r.
-    factor : str
-        What trains: ``B``, or ``both``.
-    has_residual : bool
-        Whether layers have a matrix R that does not train, W + s (R + B A); it is initialised to 0.
     """
 
     rank: int = 8
     targets: str = EVERY
     alpha: float = 8.0
-    factor: Literal["B", "both"] = "B"
-    has_residual: bool = False
 
 
 def with_adapters(body: nn.Module, how: Adapters, seed: int) -> nn.Module:
@@ -83,7 +66,7 @@ def with_adapters(body: nn.Module, how: Adapters, seed: int) -> nn.Module:
         A network of any kind. Its Linear and Conv2d layers can have adapters, except for grouped or
         dilated convolutions and layers whose weights other modules read.
     how : Adapters
-        Rank, layers, scale, and the factors that train.
+        Rank, layers and scale.
     seed : int
         Seed of A, the same at every site.
 
@@ -103,10 +86,6 @@ def with_adapters(body: nn.Module, how: Adapters, seed: int) -> nn.Module:
         for layer in _adapted(adapted).values():
             _orthonormalise(layer.lora_A[_NAME].weight)
             layer.lora_B.requires_grad_(True)
-            layer.lora_A.requires_grad_(how.factor == "both")
-            if how.has_residual:
-                layer.register_buffer(RESIDUAL[1:], torch.zeros_like(layer.base_layer.weight))
-                layer.register_forward_hook(_add_residual)
     found: nn.Module = adapted
     return found
 
@@ -125,11 +104,6 @@ def adapter_names(network: nn.Module) -> list[str]:
     return list(_adapted(network))
 
 
-def low_rank(network: nn.Module) -> dict[str, Tensor]:
-    """Return ΔW = s (R + B A) of each adapted layer by its name, in the shape of its weight."""
-    return {name: _product(layer) for name, layer in _adapted(network).items()}
-
-
 def merged(network: nn.Module) -> nn.Module:
     """Return a copy without adapters, with weights W + ΔW; a Gaussian B is replaced by its mean."""
     network = copy.deepcopy(network)
@@ -139,36 +113,6 @@ def merged(network: nn.Module) -> nn.Module:
             plain.weight.add_(_product(layer))
         network.set_submodule(name, plain)
     return network
-
-
-@contextmanager
-def truncated(network: nn.Module, rank: int | None) -> Iterator[None]:
-    """Let adapters have a smaller rank within the block: the first columns of B and rows of A.
-
-    The other columns and rows are 0, and stay 0 under training. A frozen A is restored afterwards.
-    """
-    layers = _adapted(network).values() if rank is not None else ()
-    frozen = []
-    with torch.no_grad():
-        for layer in layers:
-            down, up = layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
-            if not down.requires_grad:
-                frozen.append((down, down.clone()))
-            down[rank:], up[:, rank:] = 0, 0
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for down, held in frozen:
-                down.copy_(held)
-
-
-def _add_residual(layer: Any, entering: tuple[Tensor, ...], leaving: Tensor) -> Tensor:
-    """Return a layer's answer and s R x, a hook."""
-    base, weight = layer.base_layer, layer.scaling[_NAME] * layer.residual
-    if isinstance(base, nn.Linear):
-        return leaving + functional.linear(entering[0], weight)
-    return leaving + functional.conv2d(entering[0], weight, None, base.stride, base.padding)
 
 
 @torch.no_grad()
@@ -184,9 +128,7 @@ def _product(layer: Any) -> Tensor:
     down, up = layer.lora_A[_NAME], layer.lora_B[_NAME]
     mean = up.weight_mean if hasattr(up, "weight_mean") else up.weight
     product: Tensor = mean.flatten(1) @ down.weight.flatten(1)
-    product = product.view(layer.base_layer.weight.shape)
-    found: Tensor = layer.scaling[_NAME] * (product + getattr(layer, RESIDUAL[1:], 0))
-    return found
+    return layer.scaling[_NAME] * product.view(layer.base_layer.weight.shape)
 
 
 def _adapted(network: nn.Module) -> dict[str, Any]:

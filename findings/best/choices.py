@@ -17,7 +17,6 @@ CHOICES = {
         "choice",
         "choice-rates",
         "choice-length",
-        "choice-snapshots",
         "choice-decay",
     ),
     "cifar10": (
@@ -52,7 +51,7 @@ def choice_table(results: Path, dataset: str) -> str:
     folders = CHOICES[dataset]
     runs = pd.concat(result_rows(read_table(results / folder)) for folder in folders)
     gaussian = runs["bayesian_layers"] > 0
-    shown = pd.DataFrame({"": runs["rule"], "rounds": runs.apply(_schedule, axis=1)})
+    shown = pd.DataFrame({"": runs["rule"], "rounds": runs["rounds"].map("{:.0f}".format)})
     for setting, label in TRIED.items():
         of_it = runs[setting].where(gaussian) if setting == "kl_weight" else runs[setting]
         if of_it.nunique() > 1:
@@ -69,10 +68,3 @@ def _said(value: object) -> str:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:g}"
     return str(value).lower()
-
-
-def _schedule(run: pd.Series) -> str:
-    """Return what a run's rounds are."""
-    cycle = run.get("cycle")
-    rounds = f"{run['rounds']:.0f}"
-    return rounds if pd.isna(cycle) else f"{rounds}, snapshots every {cycle:.0f}"

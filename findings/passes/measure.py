@@ -88,10 +88,6 @@ def main(grid: Path, folder: Path, data: Path) -> None:
                 for each in first:
                     yield {"way": "FedBE", **scored(each, of_fedbe(each), foreign)}
                 return
-            if name == "SnapshotEnsemble":
-                for each in first:
-                    yield {"way": "SnapshotEnsemble", **scored(each, each.predicted, foreign)}
-                return
             others = [first, *(trained(several, k) for k in range(1, PASSES))]
             for number, each in enumerate(first):
                 members = [of_member[number] for of_member in others]

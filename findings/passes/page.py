@@ -27,7 +27,6 @@ PAIRS = [
     ("one RKLB", "one FedAvg"),
     ("five RKLB", "one RKLB"),
     ("FedBE", "five FedAvg"),
-    ("SnapshotEnsemble", "five FedAvg"),
 ]
 """What is tested, by NLL at T; named before the runs."""
 

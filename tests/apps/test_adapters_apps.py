@@ -6,7 +6,7 @@ import pytest
 import torch
 from every_method import night
 from own_backbones import tiny
-from runs_of import lines, network, same, tensors, timeless_lines
+from runs_of import lines, low_rank, network, same, tensors, timeless_lines
 from torch.func import functional_call
 
 import client_app
@@ -16,7 +16,6 @@ from fedbary.predictive.montecarlo import answering, drawn
 from fedbary.settings.config import completed
 from fedbary.settings.uses import require_used
 from fedbary.tasks import task_of
-from fedbary.variational.adapters import low_rank
 from fedbary.variational.frozen import frozen_tensors
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
@@ -88,7 +87,6 @@ def test_a_run_goes_on_where_it_stopped(done, tmp_path):
         {"inference": "ivon", "rule": "RKLB"},
         {"method": "FedLPA", "bayesian_layers": 0},
         {"method": "SCAFFOLD", "bayesian_layers": 0},
-        {"factor": "both", "bayesian_layers": 0},
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
 )
@@ -187,11 +185,6 @@ def test_a_site_with_other_frozen_weights_is_left_out_by_name(changes, said, tmp
         ({"targets": "query"}, "targets: 'query'; expected all, or of 0"),
         ({"rank": 10}, "rank: 10; expected up to 9, the full rank of 0"),
         ({"bayesian_layers": 3, "rule": "RKLB"}, "from 0 to 2: layers of the 1 adapters"),
-        ({"checkpointing": True}, "false, or a backbone of timm or transformers"),
-        (
-            {"checkpointing": True, "bayesian_layers": 2, "rule": "RKLB"},
-            "false for Gaussian adapters",
-        ),
     ],
 )
 def test_what_the_backbone_does_not_allow_is_refused_before_the_run(changes, said):

@@ -1,7 +1,7 @@
 """What does not do for a method is refused before the start, and says what does."""
 
 import pytest
-from every_method import QUICK
+from every_method import OF_CLASSES, QUICK
 
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
@@ -11,8 +11,6 @@ from server_app.engine.inline import run_inline
 
 PUBLISHED = [name for name in METHODS if name != "barycentre"]
 """Methods after which runs are called."""
-
-EARLY = {"keep_best": "nll", "evaluate_on": "validation", "patience": 2}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -42,11 +40,6 @@ def test_a_model_of_the_other_kind_is_refused_before_the_start(name):
         ({"method": "FedPA", "local_epochs": 1}, "local_epochs"),
         ({"method": "PVI", "damping": 0.5}, "damping"),
         ({"method": "FedLAW"}, "server_fraction.*FedLAW"),
-        ({"method": "SnapshotEnsemble", "cycle": 4}, "cycle: 4.*at most rounds=3"),
-        (
-            {"method": "SnapshotEnsemble", "cycle": 3, **EARLY},
-            "patience: 2.*0, or at least cycle",
-        ),
         (
             {"method": "FedProx", "bayesian_layers": 0, "predictive": "product"},
             "predictive: .product",
@@ -61,3 +54,16 @@ def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, 
         prepare(chosen, tmp_path / "run")
     with pytest.raises(SettingError, match=named):
         run_inline(chosen, tmp_path / "run")
+
+
+def test_a_temperature_of_other_predictions_is_refused():
+    for name in OF_CLASSES:
+        kind = METHODS[name]
+        by_model = not (kind.has_members or kind.draws_around)
+        words = {"method": name, "bayesian_layers": 0 if kind.deterministic else 3}
+        words |= {"calibrate": "temperature", "server_fraction": 0.1, "kl_weight": 1.0}
+        if by_model or kind.shows or kind.personalises:
+            require_method(completed(words))
+        else:
+            with pytest.raises(SettingError, match=f"calibrate: 'temperature'.*none for {name}"):
+                require_method(completed(words))

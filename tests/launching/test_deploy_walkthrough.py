@@ -1,31 +1,21 @@
 """Real servers on loopback, started by the lines of the documentation."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
-import forked
 import pytest
 import torch
 import yaml
 from every_method import NIGHT
-from processes import marked, servers_of, wait_until
 from runs_of import lines
 from safetensors.torch import load_file
-from walkthroughs import blocks_of, clone_in, script_of
+from walkthroughs import FILES, FOLDERS, blocks_of, run_script
 
 import client_app
-from fedbary.launching.programs import stop
 from fedbary.settings.config import resolve
 from server_app import run
 from server_app.engine.inline import InlineGrid
 
 pytestmark = pytest.mark.slow
-
-BIN = str(Path(sys.executable).parent)
-
 
 STRANGERS = """
 ssh-keygen -q -t ecdsa -b 384 -N "" -f keys/stranger
@@ -50,30 +40,13 @@ kill -KILL $(jobs -p | head -1)
 def test_the_walkthrough_gives_the_global_model_of_the_simulation(tmp_path):
     blocks = blocks_of("deploy.md", "walkthrough.py")
     assert len(blocks) == 6
-    clone = clone_in(tmp_path)
-    before = {path.name for path in clone.iterdir()}
-    *blocks, end = blocks
+    *blocks, started, end = [block.replace("rounds=2", "rounds=1") for block in blocks]
     status = "flwr list ours --format json > status.json\n"
-    *blocks, started = blocks
     parts = ["set -e\n", *blocks, STRANGERS, started, status, KILLED * NIGHT, "set +e\n", end]
-    script = script_of(parts).replace("rounds=2", "rounds=1")
-    paths = os.pathsep.join([forked.tools(), BIN, os.environ["PATH"]])
-    environment = {**marked(tmp_path), "PATH": paths}
-    with open(tmp_path / "output", "w+") as output:
-        shell = subprocess.Popen(
-            ["bash", "-c", script],
-            cwd=clone, env=environment, stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
-        try:
-            code = shell.wait(600)
-            wait_until(lambda: servers_of(tmp_path) == [], 30)
-        finally:
-            stop(servers_of(tmp_path))
-        said = (tmp_path / "output").read_text()
-        assert code == 0, said
+    said, clone = run_script(parts, tmp_path)
     assert "Failed to activate SuperNode" in said and "Attempted to register SuperNode" in said
     assert "CERTIFICATE_VERIFY_FAILED" in said
-    assert {path.name for path in clone.iterdir()} - before == {"federation"}
+    assert {path.name for path in clone.iterdir()} == {*FOLDERS, *FILES, "federation"}
     folder = clone / "federation"
     assert json.loads((folder / "status.json").read_text())["runs"][0]["status"] == (
         "finished:completed"

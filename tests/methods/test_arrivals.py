@@ -88,23 +88,6 @@ def test_sites_end_at_the_exact_posterior_in_any_order_with_any_delays(schedule,
     torch.testing.assert_close(model["weight_log_var"].exp(), var)
 
 
-@pytest.mark.parametrize("gone", range(CLIENTS))
-def test_a_site_that_withdraws_leaves_the_exact_posterior_of_the_others(gone):
-    data, method = independent(clients(2, CLIENTS)), PVI(damping=1.0)
-    model, state = start(method, data)
-    for k in range(CLIENTS):
-        sent = method.send(Server(model, state), str(k))
-        reply = answer(method, sent, data[k], str(k))
-        own = (reply.client, reply.weight, reply.tensors)
-        model, state = method.arrive(Server(model, state), [Arrival(*own, sent, 0.1, CLIENTS)])
-    left, held = method.without(Server(model, state), str(gone))
-    mean, var = posterior_of_all([own for k, own in enumerate(data) if k != gone])
-    torch.testing.assert_close(left["weight_mean"], mean)
-    torch.testing.assert_close(left["weight_log_var"].exp(), var)
-    with pytest.raises(SettingError, match="site"):
-        method.without(Server(left, held), str(gone))
-
-
 @given(SCHEDULES, st.lists(st.floats(0.05, 4.0), min_size=40, max_size=40))
 @settings(max_examples=20, deadline=None)
 def test_damped_sites_come_as_near_as_their_replies_count(schedule, counts):

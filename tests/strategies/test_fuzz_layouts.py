@@ -34,7 +34,7 @@ KINDS = {
     if name in OF_CLASSES
 }
 TRIED = sorted(OF_CLASSES if os.environ.get("FEDBARY_EVERY_METHOD") else KINDS.values())
-FEW = {"particles": 2, "server_steps": 3, "server_epochs": 2, "distil_epochs": 1, "cycle": 1}
+FEW = {"particles": 2, "server_steps": 3, "server_epochs": 2, "distil_epochs": 1}
 HONEST, HOSTILE, ROUNDS = 3, 2, 3
 FACTS = {"mean": torch.zeros(30), "std": torch.full((30,), 100.0), "class_rows": torch.ones(2)}
 """What the sites have told of breast cancer's columns, roughly."""

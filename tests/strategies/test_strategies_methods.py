@@ -81,7 +81,7 @@ def bench(name):
 
 
 FEW = {
-    "DSVGD": {"particles": 5, "server_steps": 20}, "SnapshotEnsemble": {"cycle": 1},
+    "DSVGD": {"particles": 5, "server_steps": 20},
     "SGHMC": {"thinning": 2}, "SGLD": {"thinning": 2}, "PredBayes": {"thinning": 2},
 }  # fmt: skip
 """Parameters by which methods take few steps at the server, and few rounds."""

@@ -24,7 +24,6 @@ from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.conformal_kept import CONFORMAL
 from fedbary.runs.longer import lengthen
 from fedbary.runs.metrics_file import read_rounds
-from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
 
 FACTS = {"images": "normaliser", "tables": "standardiser", "numbers": "standardiser"}
@@ -165,6 +164,7 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(name, site, where, wh
     ("changes", "why"),
     [
         ({"method": "FedProx", "local_epochs": 1}, "method: 'FedProx'; expected .*LDA, Ridge"),
+        ({"method": "PVI", "local_epochs": 1, "bayesian_layers": 1}, "method: 'PVI'; .*=full"),
         ({"model": "mlp", "bayesian_layers": 0}, "standardised inputs before the layer"),
         ({"max_weight_ratio": 1.5}, "max_weight_ratio: 1.5; expected none"),
     ],
@@ -246,31 +246,23 @@ def test_the_distance_to_the_classes_is_without_the_site_too(made):
     assert same(tensors(left, "background"), tensors(two, "background"))
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"kl_weight": 1.0, "local_epochs": 1},
-        {"covariance": "full", "speeds": "uniform"},
-        {"kl_weight": 1.0, "local_epochs": 1, "mode": "async", "buffer": 3, "speeds": "uniform"},
-    ],
-    ids=["rounds", "full sites on a clock", "without rounds"],
-)
-def test_the_factor_of_a_site_is_divided_out_and_further_rounds_are_of_the_others(own, tmp_path):
-    if "covariance" in own:
-        own = {**own, "inference": "laplace", "model": "linear"}
-    quick = {"engine": "inline", "task": "tables", "clients": 3, "device": "cpu", "samples": 2}
-    settings = {**quick, "pictures": False, "method": "PVI", "rounds": 1, **own}
-    run_inline(resolve(settings), tmp_path / "all")
+def test_without_a_full_site_further_rounds_end_at_the_mode_of_the_others(tmp_path):
+    sites = {"method": "PVI", "inference": "laplace", "covariance": "full", "speeds": "uniform"}
+    sites |= {"train_fraction": 0.3}
+    run_inline(chosen("pixels", **sites), tmp_path / "all")
     left = tmp_path / "left"
-    forget(tmp_path / "all", "partition 1", left)
+    forget(tmp_path / "all", GONE, left)
     assert not any("partition%201" in key for key in load_checkpoint(left, "last").strategy)
     assert not same(posterior(tmp_path / "all"), posterior(left))
-    more = resolve({**settings, "rounds": 2, "resume": "last"})
+    more = chosen("pixels", **sites, rounds=4, resume="last")
     lengthen(left, more)
     run_inline(more, left)
     for line in lines(left)[1:]:
-        assert {c["site"] for c in line["clients"]} <= {"partition 0", "partition 2"}
-        assert line.get("virtual_seconds", 0.0) >= 0
+        assert {c["site"] for c in line["clients"]} == {"partition 0", "partition 2"}
+        assert line["virtual_seconds"] >= 0
+    two = run_of(chosen("pixels", **sites, rounds=4), (0, 2), tmp_path / "two")
+    for name, tensor in posterior(two).items():
+        torch.testing.assert_close(posterior(left)[name], tensor, rtol=1e-3, atol=1e-3)
 
 
 def test_a_table_whose_empty_cells_were_filled_is_refused_in_the_setting_s_own_word(tmp_path):

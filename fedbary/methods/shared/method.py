@@ -179,9 +179,6 @@ class Method(Checked):
     samples_along = False
     """True: its samples are points along the steps; the step size is constant by default."""
 
-    corrects = False
-    """True: adapters whose factors both train have a tensor for what the product of means lacks."""
-
     called_by: ClassVar[str] = "method"
     """The setting whose value is what runs are called."""
 
@@ -196,11 +193,8 @@ class Method(Checked):
     def check(self, clients: int, epochs: int) -> None:
         """Raise a SettingError if rounds of so many clients and epochs do not do for the method."""
 
-    def check_rounds(self, rounds: int, patience: int) -> None:
-        """Raise a SettingError if so many rounds, or so early an end, do not do for the method.
-
-        A run ends after `patience` rounds without a better one; 0: after all its rounds.
-        """
+    def check_rounds(self, rounds: int) -> None:
+        """Raise a SettingError if so many rounds do not do for the method."""
 
     def passes(self, epochs: int, steps: int) -> float:
         """Return how often a reply takes a client through its examples, for a virtual clock.
