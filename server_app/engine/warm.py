@@ -35,6 +35,7 @@ FOR_THE_FORKS = (
     "matplotlib.figure",
     "pandas",
     "sklearn.datasets",
+    "sklearn.linear_model",
 )
 """Modules that a run imports later than the apps do."""
 
