@@ -53,8 +53,10 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked(folder: Path, written: Path | None = None) -> Iterator[None]:
-    """Hold the lock of a folder, which is made if needed.
+def locked(
+    folder: Path, written: Path | None = None, seconds: float = WAIT_SECONDS
+) -> Iterator[None]:
+    """Hold the lock of a folder, which is made if needed; wait for some seconds.
 
     Raises
     ------
@@ -65,7 +67,7 @@ def locked(folder: Path, written: Path | None = None) -> Iterator[None]:
     while lock is None:
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # its last holder has removed the folder
-            lock = _taken(folder, written or folder)
+            lock = _taken(folder, written or folder, seconds)
     try:
         with naming(folder / LOCK):
             holder = f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
@@ -80,16 +82,16 @@ def require_free(folder: Path) -> None:
     """Raise a RunError that names the process writing to a folder, if there is one."""
     with suppress(FileNotFoundError, PermissionError):  # who may not write to it may read it
         if (folder / LOCK).exists():
-            lock = _taken(folder, folder)
+            lock = _taken(folder, folder, WAIT_SECONDS)
             (folder / LOCK).unlink(missing_ok=True)
             lock.release()
 
 
-def _taken(folder: Path, written: Path) -> FileLock:
+def _taken(folder: Path, written: Path, seconds: float) -> FileLock:
     from filelock import FileLock, Timeout
 
     require_regular(folder / LOCK)
-    lock = FileLock(folder / LOCK, timeout=WAIT_SECONDS)
+    lock = FileLock(folder / LOCK, timeout=seconds)
     try:
         lock.acquire()
     except Timeout:
