@@ -19,6 +19,9 @@ from fedbary.runs.duration import duration
 from fedbary.runs.progress import Progress as Round
 
 POLL_SECONDS = 0.2
+ALL_SECONDS = 1e9
+"""The bar's speed is that since its start."""
+
 LAST_SECONDS = 5.0
 """Seconds to wait for the last lines of a program that has ended."""
 
@@ -50,7 +53,13 @@ def progress_bar(console: Console, transient: bool = False) -> Iterator[Progress
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )
-    with Progress(*columns, console=console, auto_refresh=False, transient=transient) as progress:
+    with Progress(
+        *columns,
+        console=console,
+        auto_refresh=False,
+        transient=transient,
+        speed_estimate_period=ALL_SECONDS,
+    ) as progress:
         yield progress
 
 

@@ -16,7 +16,7 @@ from fedbary.errors import SettingError
 from fedbary.launching.environment import flower_environment
 from fedbary.launching.programs import failure
 from fedbary.launching.simulation import PROGRAMS, Simulate
-from fedbary.launching.warm_process import WarmProcess
+from fedbary.launching.warm import run_warm
 from fedbary.launching.watcher import temporary_folder
 from fedbary.parts.registry import data_sets
 from fedbary.runs.location import is_whole, require_startable
@@ -36,7 +36,7 @@ MAY_BE_PATHS = (*DATA, "backbone", "backbone_weights", "speeds")
 def launch(
     settings: Settings,
     log: IO[str] | None = None,
-    warm: WarmProcess | None = None,
+    warm: bool = False,
     simulate: Simulate | None = None,
 ) -> None:
     """Run a simulation to its end; the results lie in the folder `output`.
@@ -48,7 +48,7 @@ def launch(
     log
         File of the run's own lines; None: this process's output.
     warm
-        Process that runs `engine=inline`, if there is a log; None: a new one.
+        True: `engine=inline` runs in a fork, see `run_warm`; it needs a log.
     simulate
         Program of the settings' engine, see `PROGRAMS`; None: one that is started now.
 
@@ -58,8 +58,8 @@ def launch(
         If the run ends without a whole result; `Killed` if its program was killed.
     """
     is_inline = settings.engine == "inline"
-    if is_inline and log is not None and warm is not None:
-        code = _run_warm(settings, log, warm)
+    if is_inline and log is not None and warm:
+        code = _in_a_fork(settings, log)
     else:
         with nullcontext(simulate) if simulate else PROGRAMS[settings.engine](log) as run:
             code = run(settings)
@@ -132,8 +132,8 @@ def _require_file(setting: str, settings: Settings) -> None:
         raise SettingError(setting, name, f"{', '.join(known)}, or the path of data")
 
 
-def _run_warm(settings: Settings, log: IO[str], warm: WarmProcess) -> int:
+def _in_a_fork(settings: Settings, log: IO[str]) -> int:
     with temporary_folder() as scratch:
         file = scratch / "settings.yaml"
         file.write_text(yaml.safe_dump(settings.model_dump()), encoding="utf-8")
-        return 0 if warm.run(file, log) else 1
+        return run_warm(file, log)

@@ -41,8 +41,12 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program that ends with this process; `environment` is by default this one's."""
     given = os.environ if environment is None else environment
-    mark, _ = _watched(os.getpid())
-    return subprocess.Popen(command, env={**given, MARK_VARIABLE: mark}, **how)
+    return subprocess.Popen(command, env={**given, **marking()}, **how)
+
+
+def marking() -> dict[str, str]:
+    """Return the variable by which what this process starts ends with it."""
+    return {MARK_VARIABLE: _watched(os.getpid())[0]}
 
 
 @contextmanager

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import inspect
 import math
-import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
-from functools import cache, cached_property, lru_cache
-from numbers import Integral, Real
+from functools import cache, lru_cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, Field
+import numpy as np
+from pydantic import BaseModel, Field, InstanceOf, TypeAdapter, ValidationError
 
 from fedbary.errors import SettingError
 
@@ -50,13 +50,8 @@ _Part = TypeVar("_Part")
 
 _WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
 
-_BOUNDS = {
-    "gt": ("above {}", operator.gt),
-    "ge": ("from {}", operator.ge),
-    "lt": ("to below {}", operator.lt),
-    "le": ("to {}", operator.le),
-}
-"""Each bound in words, and its test of a value."""
+_BOUNDS = {"gt": "above {}", "ge": "from {}", "lt": "to below {}", "le": "to {}"}
+"""Each bound in words."""
 
 
 def arms(kind: Any) -> tuple[Any, ...]:
@@ -81,16 +76,19 @@ def bare(kind: Any) -> Any:
 
 
 def _said(kind: Any) -> str:
-    words = [_WORDS[bare(kind)]]
-    bounds = [(name, bound) for name, bound in _bounds(kind) if bound != math.inf]
-    words += [_BOUNDS[name][0].format(bound) for name, bound in bounds]
+    constraints = get_args(kind)[1].metadata if get_origin(kind) is Annotated else ()
+    bounds = [(n, getattr(c, n)) for c in constraints for n in _BOUNDS if hasattr(c, n)]
+    bounds = [(name, bound) for name, bound in bounds if bound != math.inf]
+    words = [_WORDS[bare(kind)], *(_BOUNDS[name].format(bound) for name, bound in bounds)]
     return " ".join([*words, "up"] if [name for name, _ in bounds] == ["ge"] else words)
 
 
-def _bounds(kind: Any) -> Iterator[tuple[str, float]]:
-    for field in get_args(kind)[1:] if get_origin(kind) is Annotated else ():
-        for constraint in field.metadata:
-            yield from ((n, getattr(constraint, n)) for n in _BOUNDS if hasattr(constraint, n))
+@cache
+def _adapter(kinds: tuple[Any, ...]) -> TypeAdapter[Any]:
+    """Return what reads and checks values of some types; other classes by `isinstance`."""
+    others: Any = InstanceOf
+    read: Any = tuple(kind if bare(kind) or kind is NoneType else others[kind] for kind in kinds)
+    return TypeAdapter(Union[read])  # noqa: UP007
 
 
 @dataclass(frozen=True)
@@ -119,15 +117,13 @@ class Parameter:
         """Allowed values, in words."""
         return allowed(self.kind)
 
-    @cached_property
-    def _arms(self) -> tuple[tuple[Any, Any, tuple[tuple[str, float], ...]], ...]:
-        """Each type that a value may have, as what a text is read for it, and its bounds."""
-        return tuple((arm, bare(arm), tuple(_bounds(arm))) for arm in arms(self.kind))
-
     def check(self, value: Any) -> None:
         """Raise a SettingError unless the type allows a value, in kind and in range."""
-        if not any(_fits(*arm, value) for arm in self._arms):
-            raise SettingError(self.name, value, self.allowed)
+        held = value.item() if isinstance(value, np.number) else value
+        try:
+            _adapter(arms(self.kind)).validate_python(held, strict=True)
+        except ValidationError:
+            raise SettingError(self.name, value, self.allowed) from None
 
     def read(self, value: object) -> Value:
         """Return a value of the parameter's type for one from a file or a command line.
@@ -139,18 +135,22 @@ class Parameter:
         SettingError
             If it is none, or out of its range.
         """
-        kinds = [kind for kind, _, _ in self._arms]
+        kinds = arms(self.kind)
         if isinstance(value, list | tuple) and NameList in kinds:
             value = self._joined(value)
-        if NoneType in kinds and (value is None or str(value).lower() == NONE):
+        text = str(value)
+        choices = {
+            str(c): c for kind in kinds if get_origin(kind) is Literal for c in get_args(kind)
+        }
+        if NoneType in kinds and text.lower() == NONE:
             return None
-        for kind in (kind for _, kind, _ in self._arms if kind is not None):
-            try:
-                found = _read(kind, value)
-            except (ValueError, KeyError):
-                continue
-            self.check(found)
-            return found
+        if isinstance(value, tuple(_WORDS)) and isinstance(value, bool) <= (bool in kinds):
+            if text in choices:
+                return choices[text]
+            with suppress(ValidationError):
+                found: Value = _adapter(kinds).validate_strings(text, strict=True)
+                if not isinstance(found, int) or str(found).lower() == text.lower():
+                    return found  # pydantic takes 4.0 for a whole number, and 1 for true
         raise SettingError(self.name, value, self.allowed)
 
     def _joined(self, names: Sequence[object]) -> str:
@@ -162,30 +162,6 @@ class Parameter:
             if "," in str(name):
                 raise SettingError(self.name, name, "names without commas")
         return ",".join(map(str, names))
-
-
-def _fits(arm: Any, kind: Any, bounds: Sequence[tuple[str, float]], value: Any) -> bool:
-    """Return whether one type allows a value; numbers are those of numpy, too."""
-    if get_origin(kind) is Literal:
-        return isinstance(value, bool | int | float | str) and value in get_args(kind)
-    if kind not in (int, float):
-        return isinstance(value, kind or get_origin(arm) or arm)
-    right = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
-    return right and all(_BOUNDS[name][1](value, bound) for name, bound in bounds)
-
-
-def _read(kind: Any, value: object) -> Value:
-    if get_origin(kind) is Literal:
-        choice: Value = {str(held): held for held in get_args(kind)}[str(value)]
-        return choice
-    if kind is bool and isinstance(value, str):
-        return {"true": True, "false": False}[value.lower()]
-    if isinstance(value, bool) != (kind is bool) or not isinstance(value, tuple(_WORDS)):
-        raise ValueError
-    if kind is int and isinstance(value, float):
-        raise ValueError
-    found: Value = kind(value)
-    return found
 
 
 def declared(part: type) -> Mapping[str, Parameter]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING
 
 from fedbary.data.paths import require_regular
 from fedbary.errors import RunError, naming
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 LOCK = ".lock"
 """The locked file; it says who holds it."""
@@ -51,67 +53,50 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked(folder: Path, written: Path | None = None) -> Iterator[None]:
-    """Hold the lock of a folder, which is made if needed.
+def locked(
+    folder: Path, written: Path | None = None, seconds: float = WAIT_SECONDS
+) -> Iterator[None]:
+    """Hold the lock of a folder, which is made if needed; wait for some seconds.
 
     Raises
     ------
     RunError
         If another process holds it: it writes to the folder, or to `written`.
     """
-    with _locked(folder, written or folder) as file:
-        try:
-            with naming(folder / LOCK):
-                file.truncate(0)
-                file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}")
-                file.flush()
-            yield
-        finally:
-            (folder / LOCK).unlink(missing_ok=True)
+    lock = None
+    while lock is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # its last holder has removed the folder
+            lock = _taken(folder, written or folder, seconds)
+    try:
+        with naming(folder / LOCK):
+            holder = f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+            (folder / LOCK).write_text(holder, encoding="utf-8")
+        yield
+    finally:
+        (folder / LOCK).unlink(missing_ok=True)
+        lock.release()
 
 
 def require_free(folder: Path) -> None:
     """Raise a RunError that names the process writing to a folder, if there is one."""
+    with suppress(FileNotFoundError, PermissionError):  # who may not write to it may read it
+        if (folder / LOCK).exists():
+            lock = _taken(folder, folder, WAIT_SECONDS)
+            (folder / LOCK).unlink(missing_ok=True)
+            lock.release()
+
+
+def _taken(folder: Path, written: Path, seconds: float) -> FileLock:
+    from filelock import FileLock, Timeout
+
     require_regular(folder / LOCK)
-    with suppress(FileNotFoundError), open(folder / LOCK, "rb") as file:
-        if not _take(file, fcntl.LOCK_SH):
-            raise _taken(folder, folder)
-
-
-def _locked(folder: Path, written: Path) -> IO[str]:
-    """Open and lock a folder's lock; repeat if its holder has removed one of them meanwhile."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        require_regular(folder / LOCK)
+    lock = FileLock(folder / LOCK, timeout=seconds)
+    try:
+        lock.acquire()
+    except Timeout:
+        holder = "another process"
         with suppress(FileNotFoundError):
-            file = open(folder / LOCK, "a", encoding="utf-8")  # noqa: SIM115 - the caller closes it
-            if _take(file, fcntl.LOCK_EX) and _is_at(file, folder / LOCK):
-                return file
-            file.close()
-        if time.monotonic() > deadline:
-            raise _taken(folder, written)
-        time.sleep(0.05)
-
-
-def _take(file: IO[str] | IO[bytes], kind: int) -> bool:
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_at(file: IO[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _taken(folder: Path, written: Path) -> RunError:
-    try:
-        holder = (folder / LOCK).read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        holder = ""
-    return RunError(f"{written} is being written by {holder or 'another process'}")
+            holder = (folder / LOCK).read_text(encoding="utf-8", errors="replace") or holder
+        raise RunError(f"{written} is being written by {holder}") from None
+    return lock

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import IO
 
 import pandas as pd
+import psutil
 from rich.console import Console
 from rich.table import Table
 
 from fedbary.errors import RunError, SettingError, one_line
 from fedbary.launching.bar import progress_bar
 from fedbary.launching.launch import launch, located, prepare
-from fedbary.launching.warm_process import Lost, WarmProcess
+from fedbary.launching.programs import Killed
+from fedbary.launching.warm import Lost
 from fedbary.runs.duration import duration
 from fedbary.runs.location import is_whole
-from fedbary.runs.lock import require_free
+from fedbary.runs.lock import locked, require_free
 from fedbary.runs.resume import is_changed, resumable
 from fedbary.settings.config import Settings, bookkeeping
 from fedbary.study.cost import Cost
 from fedbary.study.files import is_table
 from fedbary.study.grid import Experiment
-from fedbary.study.meter import Meter
 from fedbary.study.table import (
     differing_setting,
     public,
@@ -38,10 +37,12 @@ from fedbary.study.table import (
     write_about,
     write_table,
 )
-from fedbary.study.workers import Workers
 from fedbary.tasks import task_of
 
 POLL_SECONDS = 1.0
+
+TABLE_SECONDS = 60.0
+"""Seconds to wait for another sweep that writes the table."""
 
 
 @dataclass
@@ -122,7 +123,7 @@ class SweepFolder:
 
     def write(self) -> None:
         """Write the table, with what another sweep of the folder has added to it since."""
-        with _locked(self.path / ".lock", wait=True):
+        with locked(self.path, seconds=TABLE_SECONDS):
             if is_table(self.path):
                 for name, rows in read_table(self.path).groupby("run", sort=False):
                     self.done.setdefault(str(name), rows)
@@ -184,23 +185,46 @@ def sweep(
     console.print(f"{len(experiment.runs) - len(todo)} of {len(experiment.runs)} runs are done")
     cost = Cost(list(results.done.values()))
     weights = {name: cost.seconds(s) or 60.0 for name, s in todo.items()}
+    waiting, running = dict(todo), dict[Future[None], str]()
     failed: dict[str, str] = {}
-    make = partial(_one, results)
-    with progress_bar(console) as bar, Workers(jobs, todo, make) as workers:
-        meter = Meter(bar, results.rounds, todo, weights, jobs)
-        while len(meter.ended) < len(todo):
-            for name, error in workers.ended(POLL_SECONDS):
-                meter.ended.add(name)
-                try:
-                    if error is not None:
-                        raise error
-                    results.add(name)
-                    said = _score(todo[name], results.done[name])
-                except Exception as caught:  # noqa: BLE001 - the other runs go on
-                    failed[name] = one_line(caught)
-                    said = f"failed: {failed[name]}"
-                console.print(f"{name}: {said}", markup=False)
-            meter.update()
+    ended: set[str] = set()
+    lost: set[str] = set()
+
+    def seconds_done() -> float:
+        made = {n: results.rounds(n) / s.rounds for n, s in todo.items() if n not in ended}
+        return sum(weight * min(1.0, made.get(name, 1.0)) for name, weight in weights.items())
+
+    with progress_bar(console) as bar, ThreadPoolExecutor(jobs) as pool:
+        total = sum(weights.values()) or 1.0
+        task = bar.add_task("", total=total, completed=seconds_done(), left="")  # type: ignore[arg-type]
+        try:
+            while waiting or running:
+                for name in [*waiting][: jobs - len(running)]:
+                    running[_begun(pool, results, name, waiting.pop(name))] = name
+                for future in wait(running, POLL_SECONDS, FIRST_COMPLETED).done:
+                    name, error = running.pop(future), future.exception()
+                    if isinstance(error, Lost) and name not in lost:
+                        lost.add(name)
+                        waiting[name] = todo[name]
+                        continue
+                    ended.add(name)
+                    try:
+                        future.result()
+                        results.add(name)
+                        said = _score(todo[name], results.done[name])
+                    except Exception as caught:  # noqa: BLE001 - the other runs go on
+                        failed[name] = one_line(caught)
+                        said = f"failed: {failed[name]}"
+                    console.print(f"{name}: {said}", markup=False)
+                done = seconds_done()
+                bar.update(task, completed=done)
+                seconds = bar.tasks[0].time_remaining or (total - done) / jobs
+                told = f"{len(ended)} of {len(todo)} runs"
+                left = f"about {duration(seconds)} left"
+                bar.update(task, description=told, left=left, refresh=True)
+        except BaseException:
+            _stop(running)
+            raise
     try:
         if failed:
             results.write()
@@ -209,37 +233,47 @@ def sweep(
     return {name: why for name, why in failed.items() if name not in results.done}
 
 
-_preparing = threading.Lock()
-"""Held while a run is prepared: its data are fetched once, not by every thread."""
-
-
-def _one(results: SweepFolder, name: str, settings: Settings, warm: WarmProcess) -> None:
-    with _locked(results.log(name)) as log:
-        if results.has(name):
-            return
-        try:
-            _begin_or_go_on(results, name, settings, warm, log)
-        except Lost:
-            _begin_or_go_on(results, name, settings, warm, log)
-
-
-def _begin_or_go_on(
-    results: SweepFolder, name: str, settings: Settings, warm: WarmProcess, log: IO[str]
-) -> None:
-    folder = results.folder(name).resolve()
-    require_free(folder)
-    again = resumable(folder, located(settings, folder))
-    if again is None:
-        results.put_aside(name)
-        log.truncate(0)
-    with _preparing:
-        prepared = prepare(again or settings, folder)
+def _begun(
+    pool: ThreadPoolExecutor, results: SweepFolder, name: str, settings: Settings
+) -> Future[None]:
+    """Begin a run, or go on with one; its data are fetched here, once for all runs."""
+    found: Future[None] = Future()
     try:
-        launch(prepared, log, warm)
-    except Lost:
+        if results.has(name):
+            found.set_result(None)
+            return found
+        folder = results.folder(name).resolve()
+        require_free(folder)
+        again = resumable(folder, located(settings, folder))
+        if again is None:
+            results.put_aside(name)
+            results.log(name).write_bytes(b"")
+        return pool.submit(_run, prepare(again or settings, folder), results.log(name))
+    except Exception as error:  # noqa: BLE001 - the other runs go on
+        found.set_exception(error)
+    return found
+
+
+def _run(settings: Settings, file: Path) -> None:
+    try:
+        with open(file, "a", encoding="utf-8") as log:
+            launch(settings, log, warm=True)
+    except (Killed, Lost):
         raise
     except RunError:
-        raise RunError(f"{_last_words(results.log(name))}; see {results.log(name)}") from None
+        raise RunError(f"{_last_words(file)}; see {file}") from None
+
+
+def _stop(running: Collection[Future[None]]) -> None:
+    """Kill what the sweep has started, until no run is left; each can go on."""
+    for future in running:
+        future.cancel()
+    while not all(future.done() for future in running):
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if not any("resource_tracker" in word for word in process.cmdline()):
+                    process.kill()
+        wait(running, 0.1)
 
 
 def _last_words(log: Path) -> str:
@@ -252,20 +286,3 @@ def _score(settings: Settings, rows: pd.DataFrame) -> str:
     """Return the scores of a run's result in its task's words, and its duration."""
     scores = {str(name): value for name, value in result_rows(rows).iloc[0].items()}
     return f"{task_of(settings).said(scores)}  {duration(rows['seconds'].sum())}"
-
-
-@contextmanager
-def _locked(path: Path, wait: bool = False) -> Iterator[IO[str]]:
-    """Open a file to append to, locked for as long as any process has it open.
-
-    A run's log is its process's output. The lock keeps a run whose sweep was killed from being
-    started twice while it is still active.
-    """
-    import fcntl
-
-    with open(path, "a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise RunError("another process is still at work on it") from None
-        yield file

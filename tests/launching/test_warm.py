@@ -1,14 +1,19 @@
 """A run forked from a warm process is the run of a fresh one, and each has its own output."""
 
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
 import yaml
 from every_method import night
+from processes import wait_until
 
 from fedbary.launching.launch import launch
-from fedbary.launching.warm_process import WarmProcess
+from fedbary.launching.warm import Lost, run_warm
 from fedbary.settings.config import resolve
 
 pytestmark = pytest.mark.slow
@@ -24,33 +29,19 @@ QUICK = {
 }
 
 
-def children():
-    """Return this process's children and theirs: other tests of it may have left one running."""
-    return set(psutil.Process().children(recursive=True))
-
-
-@pytest.fixture(scope="module")
-def warm():
-    before = children()
-    process = WarmProcess()
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
     with pytest.MonkeyPatch.context() as patch:
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             patch.setenv(name, "1")
-        yield process
-    process.close()
-    assert children() <= before
+        yield
 
 
-def forking():
-    (process,) = (p for p in children() if "server_app.engine.warm" in p.cmdline())
-    return process
-
-
-def test_a_forked_run_is_the_same_as_a_fresh_one(tmp_path, warm):
-    for name, process in (("forked", warm), ("again", warm), ("fresh", None)):
+def test_a_forked_run_is_the_same_as_a_fresh_one(tmp_path):
+    for name, warm in (("forked", True), ("again", True), ("fresh", False)):
         settings = resolve({**QUICK, "output": str(tmp_path / name)})
         with open(tmp_path / f"{name}.log", "w") as log:
-            launch(settings, log, process)
+            launch(settings, log, warm)
     forked, again, fresh = (
         (tmp_path / name / "posterior.safetensors").read_bytes()
         for name in ("forked", "again", "fresh")
@@ -60,35 +51,65 @@ def test_a_forked_run_is_the_same_as_a_fresh_one(tmp_path, warm):
     assert all(log.count("\n") == logs[-1].count("\n") > 1 for log in logs)
 
 
-def test_a_failed_run_says_why_the_next_goes_on_and_what_is_forked_has_one_thread(tmp_path, warm):
+def test_a_failed_run_says_why_the_next_goes_on_and_what_is_forked_has_one_thread(tmp_path):
     file = tmp_path / "settings.yaml"
     for rule, ends_well in (("Mystery", False), ("WB", True)):
         settings = resolve({**QUICK, "output": str(tmp_path / rule)}).model_dump()
         file.write_text(yaml.safe_dump(settings | {"rule": rule}))
         with open(tmp_path / f"{rule}.log", "w") as log:
-            assert warm.run(file, log) == ends_well
+            assert (run_warm(file, log) == 0) == ends_well
         assert forking().num_threads() == 1
     assert "fedbary: rule: 'Mystery'; expected" in (tmp_path / "Mystery.log").read_text()
 
 
-def test_a_process_that_was_killed_is_started_again(tmp_path, warm):
-    file = tmp_path / "settings.yaml"
-    file.write_text(yaml.safe_dump(resolve({**QUICK, "output": str(tmp_path / "a")}).model_dump()))
+def test_if_what_forks_is_killed_the_run_ends_too_and_the_next_is_forked_anew(tmp_path):
+    said = []
+    files = [tmp_path / f"{name}.yaml" for name in ("long", "next")]
+    for file, rounds in zip(files, (400, 1), strict=True):
+        settings = resolve({**QUICK, "rounds": rounds, "output": str(tmp_path / file.stem)})
+        file.write_text(yaml.safe_dump(settings.model_dump()))
+
+    def run(file, log):
+        try:
+            said.append(run_warm(file, log))
+        except Lost as lost:
+            said.append(lost)
+
     with open(tmp_path / "log", "w") as log:
-        assert warm.run(file, log)
+        life = threading.Thread(target=run, args=[files[0], log])
+        life.start()
+        wait_until((tmp_path / "long" / "metrics.jsonl").exists)
         process = forking()
+        (forked,) = process.children()
         process.kill()
-        process.wait()
-        file.write_text(file.read_text().replace(str(tmp_path / "a"), str(tmp_path / "b")))
-        assert warm.run(file, log)
+        life.join()
+        assert not forked.is_running()
+        run(files[1], log)
+    assert isinstance(said[0], Lost) and said[1] == 0
+
+
+def forking():
+    (process,) = (
+        p for p in psutil.Process().children() if any("forkserver" in word for word in p.cmdline())
+    )
+    return process
+
+
+FAILS = """
+import sys
+from pathlib import Path
+from fedbary.launching.warm import run_warm
+
+sys.exit(run_warm(Path("settings.yaml"), open("log", "w")))
+"""
 
 
 @night  # by day a failed run says why
-def test_what_goes_wrong_at_the_start_is_in_the_log(tmp_path, monkeypatch):
-    warm = WarmProcess()
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (tmp_path / "pandas.py").write_text("raise ImportError('no pandas here')")
-    with open(tmp_path / "log", "w") as log:
-        assert not warm.run(tmp_path / "settings.yaml", log)
-    warm.close()
+def test_what_goes_wrong_at_the_start_is_in_the_log(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "pandas.py").write_text("raise ImportError('no pandas here')")
+    (tmp_path / "settings.yaml").write_text("")
+    path = os.pathsep.join([str(ROOT), str(tmp_path / "own")])
+    command, environment = [sys.executable, "-c", FAILS], {**os.environ, "PYTHONPATH": path}
+    assert subprocess.run(command, cwd=tmp_path, env=environment, check=False).returncode == 1
     assert "no pandas here" in (tmp_path / "log").read_text()

@@ -26,7 +26,7 @@ from runs_of import timeless_lines
 
 from fedbary.launching.deploy import lab, partition_configs
 from fedbary.launching.launch import prepare
-from fedbary.launching.warm_process import WarmProcess
+from fedbary.launching.warm import run_warm
 from fedbary.settings.config import resolve
 
 pytestmark = pytest.mark.slow
@@ -84,24 +84,24 @@ def kill(processes):
 
 
 def forks():
-    """The runs that a warm process has forked; the watcher, a child that soon ends, stays."""
+    """The runs that have been forked; the watcher, a child that soon ends, stays."""
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
-            if "server_app.engine.warm" in child.cmdline():
+            if "forkserver" in str(child.cmdline()):
                 found += child.children(recursive=True)
     return found
 
 
 def test_a_run_s_process(whole, chance, tmp_path):
     reference, seconds = whole
-    warm, file, killed, runs = WarmProcess(), tmp_path / "settings.yaml", 0, 0
+    file, killed, runs = tmp_path / "settings.yaml", 0, 0
     while killed < BUDGET:
         folder = tmp_path / f"run{runs}"
         chosen = resolve({**SMALL, "output": str(folder), "resume": "last"})
         file.write_text(yaml.safe_dump(chosen.model_dump()))
         with open(tmp_path / "log", "w+") as log:
-            life = threading.Thread(target=warm.run, args=[file, log])
+            life = threading.Thread(target=run_warm, args=[file, log])
             life.start()
             wait_until(lambda life=life: not life.is_alive() or forks())
             time.sleep(chance.uniform(0, 0.8 * seconds))
@@ -111,7 +111,6 @@ def test_a_run_s_process(whole, chance, tmp_path):
             assert same(folder, reference), (tmp_path / "log").read_text()
             shutil.rmtree(folder)
             runs += 1
-    warm.close()
     print(f"{killed} kills, {runs} runs ended")
 
 

@@ -144,7 +144,7 @@ def test_command_line_words_become_typed_values():
         ({"prior": "flat"}, ("prior", "flat", "normal, global")),
         ({"gpus_per_client": -1.0}, ("gpus_per_client", "-1", "auto")),
         ({"gpus_per_client": "all"}, ("gpus_per_client", "all", "auto")),
-        ({"inference": "ivon", "kl_weight": 0}, ("kl_weight", "0.0", "inference=ivon")),
+        ({"inference": "ivon", "kl_weight": 0}, ("kl_weight", "0", "inference=ivon")),
         ({"min_replies": 11}, ("min_replies", "11", "10 clients")),
         ({"protocol": ["paper"]}, ("protocol", "paper", "none, paper, short")),
         ({"engine": "spark"}, ("engine", "spark", "ray, inline")),

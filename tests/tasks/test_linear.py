@@ -10,7 +10,17 @@ from sklearn.linear_model import LinearRegression
 from fedbary.data.deal import evaluation_data, training_data
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from fedbary.tasks._linear import FAR, FAR_NLL, Rival, far_above, far_behind, rival
+from fedbary.tasks._linear import (
+    FAR,
+    FAR_NLL,
+    LEAST,
+    Rival,
+    _logistic,
+    _ridge,
+    far_above,
+    far_behind,
+    rival,
+)
 
 FOUND = Rival(torch.zeros(0), 10, 20)
 
@@ -79,3 +89,22 @@ def test_values_that_are_missing_do_not_hinder_it(tmp_path):
     given = {"task": "tables", "dataset": str(tmp_path / "gaps.csv"), "target": "out"}
     task = task_of(resolve({**given, "missing": "mean", "clients": 2, "device": "cpu"}))
     assert rival(task.held, task.deal, classes=2).answers.isfinite().all()
+
+
+def test_a_class_without_examples_has_the_least_probability():
+    x, labels = torch.linspace(-3, 3, 90, dtype=torch.float64)[:, None], torch.arange(90) // 45 * 2
+    answers = _logistic(x, labels, 4)(x)
+    assert (answers.argmax(1) == labels).double().mean() > 0.95
+    assert (answers[:, [1, 3]].exp() <= 1.001 * LEAST).all()
+
+
+def test_numbers_of_columns_that_do_not_vary_are_their_mean():
+    x = torch.zeros(5, 3, dtype=torch.float64)
+    assert _ridge(x, torch.arange(5.0))(x).numpy() == pytest.approx(2)
+
+
+@pytest.mark.parametrize("examples", [2, 3])
+def test_few_numbers_have_a_finite_model(examples):
+    x = torch.randn(examples, 4, dtype=torch.float64)
+    x = x - x.mean(0)
+    assert _ridge(x, x[:, 0])(x).isfinite().all()
