@@ -80,7 +80,7 @@ CLIENTS = (
     Metric("personal.held_out.personal.worst10_accuracy", "… worst tenth %", 100, 2),
     Metric("personal.held_out.global.weighted_accuracy", "global, own data %", 100, 2),
     Metric("local_models.weighted_accuracy", "clients' models, weighted %", 100, 2),
-    Metric("local_models.worst10_accuracy", "… worst tenth %", 100, 2),
+    Metric("local_models.worst10_accuracy", "their worst tenth %", 100, 2),
 )
 """Scores of the clients' models: own ones that they keep, and those that leave for the server."""
 
