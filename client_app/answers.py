@@ -17,10 +17,10 @@ from torch import nn
 from client_app.calibration import answer_of_held_out, kinds_told
 from client_app.discretion import Withheld, discretion
 from client_app.job import job_of
-from client_app.same_data import require_same_data, say_whether_compared
 from client_app.scoring import evaluation_scores, scoring_seed
 from fedbary.errors import SettingError
 from fedbary.predictive.conformal import QUESTION, SIZES
+from fedbary.runs.data_kept import require_same_site
 from fedbary.runs.ending import spare_imports
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, Tested, task_of
@@ -47,8 +47,8 @@ def query(message: Message, context: Context) -> Message:
     site = job.node.site
     for note in job.task.site_notes(site, job.signature):
         log(INFO, "%s", note)
-    if site.partition is None:
-        say_whether_compared(job.node.keeps_in)
+    if site.partition is None and job.node.keeps_in is None:
+        log(INFO, "no state-path: the site does not check whether its data change within a run")
     reply = MetricRecord(
         {
             "partition-id": -1 if site.partition is None else site.partition,
@@ -84,8 +84,8 @@ def train(message: Message, context: Context) -> Message:
     node, task, shard = job.node, job.task, job.shard
     request = Request.read(message, node.keeps_in)
     node.remember_releases()
-    if node.site.partition is None:
-        require_same_data(node.keeps_in, job.held, request.round)
+    if node.site.partition is None and node.keeps_in is not None:
+        require_same_site(node.keeps_in, job.held, request.round)
     model = _model(node.settings, job.signature)
     again = [node.settings.replicate] if node.settings.replicate else []
     seed = task.seed("train", node.site.key, request.round, *again)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from client_app.node import Node, node_of
 from fedbary.data.shard import Shard
-from fedbary.data.unchanged import one_state, state_of_run
+from fedbary.data.unchanged import one_state
 from fedbary.inference import local_method
 from fedbary.tasks import Signature, Task, task_of
 from strategies.answering import Request
@@ -75,7 +75,7 @@ def job_of(message: Message, context: Context) -> Job:
         for key, value in config.items()
         if key.startswith(_FACT)
     }
-    with one_state() if node.site.partition is None else state_of_run(context.run_id):
+    with one_state(None if node.site.partition is None else context.run_id):
         held, raw = task.shard(node.site, signature), task.raw(node.site, signature)
     prepared = task.prepared(held, facts) if facts else held
     return Job(node, task, signature, facts, held, prepared, raw)

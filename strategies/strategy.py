@@ -17,11 +17,10 @@ from fedbary.methods.barycentre import Barycentre
 from fedbary.methods.hierarchy import Hierarchy
 
 from .admission import arrays_of
+from .diagnostics import Diagnostics
 from .internals import log
 from .method_strategy import MethodStrategy
-from .narrowing import Narrowing
 from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean
-from .stillness import Stillness
 
 GAUSSIANS = "configure_train: %d of %d arrays are Gaussian means"
 
@@ -63,8 +62,7 @@ class PosteriorStrategy(MethodStrategy):
             self.method_class = Hierarchy
         super().__init__(*args, **{"rule": self.rule, **kwargs})
         self.rule = self.method.chosen
-        self._stillness = Stillness()
-        self._narrowing = Narrowing()
+        self._diagnostics = Diagnostics()
         self._wrapper: Wrapper | None = None
         self._counted_arrays = False
 
@@ -87,7 +85,7 @@ class PosteriorStrategy(MethodStrategy):
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Run the rounds; see `GatedStrategy.start`."""
-        self._stillness, self._narrowing = Stillness(), Narrowing()
+        self._diagnostics = Diagnostics()
         self._counted_arrays = False
         return super().start(*args, **kwargs)
 
@@ -151,6 +149,5 @@ class PosteriorStrategy(MethodStrategy):
             share = f"{fraction:g} of {compared} replies is less than one"
             log(WARNING, "aggregate_train: %s does not protect: %s", name, share)
         records = [arrays_of(reply) for reply in admitted]
-        self._stillness.observe(reference, records, self.convention)
-        self._narrowing.observe(rule.name, reference, records, aggregate, self.convention)
+        self._diagnostics.observe(rule.name, reference, records, aggregate, self.convention)
         return super()._commit(reference, aggregate, admitted)

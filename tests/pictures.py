@@ -6,8 +6,6 @@ import itertools
 import numpy as np
 from PIL import Image
 
-from fedbary.scores.stats import SignedRank
-
 
 def picture(figure) -> np.ndarray:
     """The pixels that the figure is written as; nothing of it is cut off at the border."""
@@ -36,10 +34,3 @@ def assert_no_text_overlaps(figure):
     assert boxes
     for one, two in itertools.combinations(boxes, 2):
         assert not one.overlaps(two)
-
-
-def outcome(first, equal, second, draws=500) -> SignedRank:
-    sample = np.random.default_rng(0).dirichlet(
-        [1 + 9 * first, 1 + 9 * equal, 1 + 9 * second], draws
-    )
-    return SignedRank(first, equal, second, 0.1, 27, sample)

@@ -17,9 +17,6 @@ from fedbary.errors import SettingError
 HASH_BYTES = 8
 """Bytes of an input's hash."""
 
-WORDS = ("rows", "layout", "type", "least", "most", "content", "scored")
-"""The words and numbers of a digest."""
-
 
 @dataclass(frozen=True, eq=False)
 class Digest:
@@ -29,8 +26,8 @@ class Digest:
     ----------
     said : mapping
         ``rows``, the ``layout`` that sites agree on, the ``type`` of the inputs, their ``least``
-        and ``most`` value (for tables by column; None for texts). Two hashes: ``content`` of inputs
-        and targets in their order, ``scored`` of those that score models.
+        and ``most`` value (for tables by column; None for tokens). Two hashes: ``content`` of
+        inputs and targets in their order, ``scored`` of those that score models.
     rows : Tensor
         The inputs' hashes, (N,) int64.
     trained : Tensor
@@ -53,16 +50,15 @@ class Digest:
         """
         if all(self.said[key] == now.said[key] for key in ("content", "scored")):
             return
-        words = {"rows": "rows", "layout": "columns or classes", "type": "type"}
-        for key, called in words.items():
-            if self.said[key] != now.said[key]:
-                numbers = f", {now.said[key]} in place of {self.said[key]}" if key == "rows" else ""
-                raise _other(name, f"other {called}{numbers}")
-        if torch.equal(self.rows.sort().values, now.rows.sort().values):
-            same = torch.equal(self.rows, now.rows)
-            raise _other(name, "other targets or test data" if same else "another order of rows")
-        changed = int((self.rows != now.rows).sum())
-        raise _other(name, f"{changed} of {len(now.rows)} rows are others")
+        if len(self.rows) != len(now.rows):
+            raise _other(name, f"other rows, {len(now.rows)} in place of {len(self.rows)}")
+        if self.said["layout"] != now.said["layout"]:
+            raise _other(name, "other columns or classes")
+        if not torch.equal(self.rows.sort().values, now.rows.sort().values):
+            changed = int((self.rows != now.rows).sum())
+            raise _other(name, f"{changed} of {len(now.rows)} rows are others")
+        same = torch.equal(self.rows, now.rows)
+        raise _other(name, "other targets or test data" if same else "another order of rows")
 
     def require_scored(self, x: Tensor, y: Tensor, name: str) -> None:
         """Raise a SettingError unless inputs and targets are those that scored models."""
@@ -94,15 +90,16 @@ def digest_of(
     layout : mapping
         Layout that all sites share.
     """
-    rows, by_column = row_hashes(x), x.ndim == 2 and x.is_floating_point()
+    rows = row_hashes(x)
     mask = torch.zeros(len(rows), dtype=torch.bool)
     mask[trained] = True
+    least, most = _range(x)
     said = {
         "rows": len(x),
         "layout": json.loads(json.dumps({**layout})),
         "type": str(x.dtype).removeprefix("torch."),
-        "least": _finite(x.nan_to_num(torch.inf).amin(0) if by_column else x.min()),
-        "most": _finite(x.nan_to_num(-torch.inf).amax(0) if by_column else x.max()),
+        "least": least,
+        "most": most,
         "content": content_hash(rows, y),
         "scored": content_hash(row_hashes(scored[0]), scored[1]),
     }
@@ -126,11 +123,15 @@ def row_hashes(x: Tensor) -> Tensor:
     return torch.frombuffer(bytearray(found), dtype=torch.int64) if found else torch.zeros(0).long()
 
 
-def _finite(values: Tensor) -> Any:
-    """Return numbers for JSON; None for a column without a value."""
-    if not values.ndim:
-        return values.item()
-    return [value if math.isfinite(value) else None for value in values.tolist()]
+def _range(x: Tensor) -> tuple[Any, Any]:
+    """Return the least and most value for JSON: None for tokens and for a column without any."""
+    if x.dtype == torch.int32:
+        return None, None
+    if x.ndim != 2 or not x.is_floating_point():
+        return x.min().item(), x.max().item()
+    ends = x.nan_to_num(torch.inf).amin(0), x.nan_to_num(-torch.inf).amax(0)
+    least, most = ([v if math.isfinite(v) else None for v in end.tolist()] for end in ends)
+    return least, most
 
 
 def _other(name: str, difference: str) -> SettingError:

@@ -7,49 +7,39 @@ import os
 import stat
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from fedbary.data.forms import DataSource
 
 ReadOnce = TypeVar("ReadOnce")
-Looked = TypeVar("Looked")
 
-_seen: dict[Hashable, Any] | None = None
-
-_of_run: dict[int, dict[Hashable, Any]] = {}
-"""States that the last run in this process has looked at."""
+_looks: ContextVar[dict[Hashable, Hashable] | None] = ContextVar("looks", default=None)
 
 
 @contextmanager
-def one_state() -> Iterator[None]:
-    """Look at each file once inside this context; later changes are not read."""
-    global _seen
-    outer, _seen = _seen, {}
-    try:
-        yield
-    finally:
-        _seen = outer
+def one_state(run: int | None = None) -> Iterator[None]:
+    """Look at each file once inside this context; later changes are not read.
 
-
-@contextmanager
-def state_of_run(run: int) -> Iterator[None]:
-    """Look at each file once in all contexts of a run.
-
-    Inside `one_state` the outer context's looks are used.
+    With the number of a run, look once in all contexts of that run. An outer context's looks are
+    used.
     """
-    global _seen
-    if _seen is not None:
-        yield
-        return
-    if run not in _of_run:
-        _of_run.clear()
-        _of_run[run] = {}
-    _seen = _of_run[run]
+    seen = _looks.get()
+    if seen is None:
+        seen = {} if run is None else _of_run(run)
+    token = _looks.set(seen)
     try:
         yield
     finally:
-        _seen = None
+        _looks.reset(token)
+
+
+@lru_cache(maxsize=1)
+def _of_run(run: int) -> dict[Hashable, Hashable]:
+    """Return what the last run in this process has looked at."""
+    return {}
 
 
 def state_of(path: Path) -> Hashable:
@@ -57,13 +47,13 @@ def state_of(path: Path) -> Hashable:
 
     Outside `one_state` the path is looked at anew.
     """
-    return once(path.absolute(), lambda: _look(path))
+    return _once(path.absolute(), lambda: _look(path))
 
 
 def source_state(source: DataSource, data_dir: Path) -> Hashable:
     """Return the state of a source's data; a user's own function has a new one each time."""
     if source.is_code:
-        return once(source, object)
+        return _once(source, object)
     return state_of(source.path(data_dir)) if source.text else None
 
 
@@ -91,14 +81,14 @@ class Kept(Generic[ReadOnce]):
         return found[1]
 
 
-def once(key: Hashable, look: Callable[[], Looked]) -> Looked:
+def _once(key: Hashable, look: Callable[[], Hashable]) -> Hashable:
     """Return what a look finds; inside `one_state` it is that of the first look for the key."""
-    if _seen is None:
+    seen = _looks.get()
+    if seen is None:
         return look()
-    if key not in _seen:
-        _seen[key] = look()
-    found: Looked = _seen[key]
-    return found
+    if key not in seen:
+        seen[key] = look()
+    return seen[key]
 
 
 def _look(path: Path) -> Hashable:

@@ -49,11 +49,6 @@ def italic(text: str) -> Markup:
     return Markup(f"*{escape(text)}*")
 
 
-def underlined(text: str) -> Markup:
-    """Return a text underlined."""
-    return Markup(f"<u>{escape(text)}</u>")
-
-
 def code(text: str) -> Markup:
     """Return a text as code, between more backticks than it holds in a row."""
     whole = " ".join(text.encode(errors="replace").decode().split())

@@ -1,23 +1,57 @@
-"""The report of an experiment, from its table alone."""
+"""The report of an experiment, from its table alone: scores, differences, costs, cautions, runs."""
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+
 from fedbary.errors import SettingError
-from fedbary.report import sections
+from fedbary.figures.run_pictures import partition_heatmap
+from fedbary.report.cells import CLIENTS, NLL, SHOWN, UNCERTAINTY, Metric, marked
 from fedbary.report.compared import read_one
+from fedbary.report.differences import differences, p_value
 from fedbary.report.document import Document
-from fedbary.report.results import Results
+from fedbary.report.markup import Markup, code, listed
+from fedbary.report.results import NO_DATA, REPEATS, Results, grouped, plain
+from fedbary.runs.duration import duration
+from fedbary.runs.failing import verdict
 from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS
+from fedbary.runs.schema import BEHIND, FAILING
+from fedbary.settings.config import bookkeeping
 from fedbary.study.files import is_table
-from fedbary.study.table import read_about, read_table, with_methods
+from fedbary.study.grid import NAMING
+from fedbary.study.table import read_about, read_table, settings_of, with_methods
+from fedbary.tasks import task_class
+
+PLAIN = "FedAvg"
+"""The method that all others are compared with: it needs no posterior."""
+
+DECIDED = 0.05
+"""The p-value, corrected for all comparisons of a condition, below which methods differ."""
+
+TOLD_APART = 12
+"""The most methods that a table of all their pairs shows."""
+
+ENOUGH_DRAWS = 50
+"""Least number of networks drawn for a prediction; with fewer, methods are not compared on the
+ECE, which moves with the draw by as much as methods differ."""
+
+NAMED = 3
+"""The most runs that a caution names."""
+
+Named = list[tuple[str, pd.DataFrame]]
+"""Names of methods with the rows of their runs' results."""
 
 
 def write_report(results: str | Path) -> Path:
     """Write `report.html`, `report.md` and `figures/` from a results folder's table, or a run's.
-
-    Each task has sections of its own.
 
     Returns
     -------
@@ -41,15 +75,316 @@ def write_report(results: str | Path) -> Path:
         document.text("{about}", about=text)
     tasks = [(str(task), rows) for task, rows in table.groupby("task", sort=False)]
     for task, rows in tasks:
-        told = sections.of(task)
         if len(tasks) > 1:
             document.heading(f"Task: {task}", 1)
             rows = rows.dropna(axis="columns", how="all")
+        metrics = metrics_of(task)
         shown = Results.of(rows, results)
-        for column in told.REQUIRED:
+        for column in (*NAMING, _ranking(metrics).column, "seconds"):
             if column not in shown.table:
                 allowed = f"a table with a column {column}, as this version of fedbary writes it"
                 raise SettingError("results", str(results), allowed)
-        told.write(shown, document)
+        write(shown, document, metrics)
     document.write()
     return results / "report.html"
+
+
+def metrics_of(task: str) -> tuple[Metric, ...]:
+    """Return the scores that a report on a task shows."""
+    return SHOWN.get(task) or tuple(
+        Metric(name, label, scale, 2 if scale == 100 else 3)
+        for name, scale, label, _ in task_class(task).curves
+    )
+
+
+def write(results: Results, document: Document, metrics: Sequence[Metric]) -> None:
+    """Add the sections on the runs of one task."""
+    last, rank = results.last, _ranking(metrics)
+    _add_introduction(results, document)
+    add_cautions(results, document)
+    document.heading("Methods side by side")
+    document.text(
+        """By the {score} of the global model, the best first: mean ± standard deviation. *n* is
+        how many layers are Gaussian while clients train. **Bold** is the best mean of a column.""",
+        score=rank.label,
+    )
+    few = (last["samples"] < ENOUGH_DRAWS).any() if "samples" in last else False
+    scored = [m for m in metrics if m.column in last and m.lower_is_better is not None]
+    compared = [rank, *[m for m in scored if m != rank][:2]]
+    compared = [m for m in compared if not (few and m.column.startswith("ece"))]
+    for condition, rows in grouped(last, "condition"):
+        named = by_rank(rows, rank)
+        document.heading(condition, 3)
+        document.table(*_table(named, metrics))
+        _add_differences(results, document, named, compared)
+        document.heading(f"{condition}: clients and costs", 3)
+        document.text(
+            """Bytes are of the arrays that a client is sent, and replies with, in a round of
+            training; seconds are of the whole round in one process, evaluation included. Own
+            models, if there are any, are those that clients keep where the method gives them one,
+            on what each client holds out."""
+        )
+        document.table(*_table(named, (*CLIENTS, *_costs(rows)), best=False))
+        _add_own_models(document, named)
+        _add_uncertainty(document, named, f"{condition}: uncertainty")
+    _add_partitions(results, document)
+    _add_runs(document, last)
+
+
+def _ranking(metrics: Sequence[Metric]) -> Metric:
+    """Return the score that methods are ranked by: the NLL, or the first that has a direction."""
+    directed = [metric for metric in metrics if metric.lower_is_better is not None]
+    return next((m for m in directed if m.column == NLL.column), (directed or metrics)[0])
+
+
+def _add_introduction(results: Results, document: Document) -> None:
+    last = results.last
+    kept = last.get("keep_best", pd.Series(["none"])).astype(object).fillna("none").unique()
+    after = [
+        "after the last round"
+        if score == "none"
+        else f"after the round that is best by {score} on validation data"
+        for score in kept
+    ]
+    names = {"test": "the test data", "validation": "data kept from all clients (validation)"}
+    scored = last.get("evaluate_on", pd.Series("test", last.index)).map(names)
+    scored = scored.mask(last["dataset"] == NO_DATA, "what clients hold out")
+    document.text(
+        """{runs} runs of {clients} clients. All numbers are of the global model {after}, on
+        {where}, as mean ± standard deviation over {repeats}.""",
+        runs=len(last),
+        clients=" or ".join(map(str, sorted(last["clients"].unique()))),
+        after=" or ".join(after),
+        where=" or ".join(
+            scored.mask(last["dataset"] == NO_DATA, "what clients hold out").unique()
+        ),
+        repeats=results.repeats,
+    )
+
+
+def add_cautions(results: Results, document: Document) -> None:
+    """Add warnings: skipped rounds, runs that did not learn, settings that differ."""
+    skipped = results.table[results.table["round"] > 0].groupby("run")["skipped"].sum()
+    if (skipped > 0).any():
+        lost = [(code(str(run)), count) for run, count in skipped[skipped > 0].items()]
+        document.text(
+            """**Rounds were skipped**, for want of replies that were admitted, in
+            {named}: their last round is not comparable with that of the other runs.""",
+            named=listed([Markup(f"{run} ({count:.0f})") for run, count in lost]),
+        )
+    for word in [word for word in (FAILING, BEHIND) if word in results.last]:
+        runs = results.last[results.last[word].notna()]
+        if len(runs):
+            document.text(
+                "**{named}**{of_all}: {said}.",
+                named=_first_of(runs["run"]),
+                of_all=f" ({len(runs)} of {len(results.last)} runs; this is the first's line)"
+                if len(runs) > 1
+                else "",
+                said=verdict({word: runs[word].iloc[0]}),
+            )
+    for condition, rows in grouped(results.last, "condition"):
+        settings = settings_of(rows)
+        known = bookkeeping().union(NAMING, REPEATS, results.varied, ["method"])
+        mixed = [k for k in settings if k not in known and settings[k].nunique() > 1]
+        if mixed:
+            document.text(
+                """**Not all runs on {condition} have the same {settings}**; the list of all
+                runs below has each one's.""",
+                condition=condition,
+                settings=", ".join(mixed),
+            )
+
+
+def _first_of(runs: Iterable[object]) -> Markup:
+    """Return the first runs' names, and how many more there are."""
+    names = [code(str(run)) for run in runs]
+    more = [f"and {len(names) - NAMED} more"] if len(names) > NAMED else []
+    return listed([*names[:NAMED], *more])
+
+
+def by_rank(rows: pd.DataFrame, rank: Metric) -> Named:
+    """Return each method's runs, those of the best mean first; unscored ones come last."""
+    sign = 1 if rank.lower_is_better else -1
+    named = list(grouped(rows, "name"))
+    return sorted(named, key=lambda each: (sign * each[1][rank.column]).fillna(math.inf).mean())
+
+
+def _table(
+    named: Named, metrics: Sequence[Metric], best: bool = True
+) -> tuple[list[str], list[list[str]]]:
+    """Return a row a method and a column a metric that any of them has."""
+    rows = pd.concat([runs for _, runs in named])
+    known = [metric for metric in metrics if metric.column in rows and rows[metric.column].any()]
+    body = [
+        [name, "/".join(map(str, sorted(runs["bayesian_layers"].unique()))), str(len(runs))]
+        for name, runs in named
+    ]
+    for metric in known:
+        values = [runs[metric.column] for _, runs in named]
+        shown = [metric.show(value) for value in values]
+        if best:
+            means = [metric.scale * value.mean(skipna=False) for value in values]
+            shown = marked(metric, means, shown)
+        for row, cell in zip(body, shown, strict=True):
+            row.append(cell)
+    return ["method", "n", "runs", *(metric.label for metric in known)], body
+
+
+def _costs(rows: pd.DataFrame) -> tuple[Metric, ...]:
+    """Return a method's cost; bytes in kB if no client sends a tenth of a megabyte."""
+    most = rows["bytes.up"].max() if "bytes.up" in rows else math.nan
+    unit, scale = ("kB", 1e-3) if most < 1e5 else ("MB", 1e-6)
+    return (
+        Metric("bytes.down", f"down, {unit}", scale, 2),
+        Metric("bytes.up", f"up, {unit}", scale, 2),
+        Metric("seconds", "s a round", 1, 1),
+    )
+
+
+def _add_differences(
+    results: Results, document: Document, named: Named, metrics: Sequence[Metric]
+) -> None:
+    """Add every method's difference from `PLAIN`, and that of every pair of a few methods."""
+    names = [name for name, _ in named]
+    if (found := beside_plain(named, metrics)) is not None:
+        document.text(
+            """Minus {plain}: mean difference over {repeats} with its 95 % interval, and the p-value
+            of the paired t-test, corrected for all these methods (Holm). {splits}""",
+            plain=PLAIN,
+            repeats=results.repeats,
+            splits="""The splits of a data set share most of their rows, so they are not
+                independent: intervals are too narrow and p-values too small."""
+            if results.by_split
+            else "",
+        )
+        document.table(*_differences_table(found, metrics, "method"))
+        of_rank = [row for row in found.itertuples() if row.metric == metrics[0]]
+        for sign, word in ((-1, "lower"), (1, "higher")):
+            sure = [row.first for row in of_rank if row.holm < DECIDED and sign * row.mean > 0]
+            document.text(
+                "{score} {word} than {plain}'s beyond chance (corrected p < {decided}): {sure}.",
+                score=metrics[0].label, word=word, plain=PLAIN, decided=DECIDED,
+                sure=", ".join(sure) or "no method",
+            )  # fmt: skip
+    if 1 < len(names) <= TOLD_APART:
+        found = _compared(named, list(itertools.combinations(names, 2)), metrics)
+        if found is not None:
+            folded = "Every pair: first − second, p corrected for all pairs (Holm)"
+            document.table(*_differences_table(found, metrics, "pair"), folded)
+
+
+def beside_plain(named: Named, metrics: Sequence[Metric]) -> pd.DataFrame | None:
+    """Return every method's difference from `PLAIN`, a row a method and metric; None without any.
+
+    It is over the repeats that both have, if these are two or more; see `differences`.
+    """
+    names = [name for name, _ in named]
+    sides = [(name, PLAIN) for name in names if name != PLAIN]
+    return _compared(named, sides, metrics) if PLAIN in names else None
+
+
+def _compared(
+    named: Named, sides: Sequence[tuple[str, str]], metrics: Sequence[Metric]
+) -> pd.DataFrame | None:
+    rows = pd.concat([runs.assign(side=name) for name, runs in named])
+    found = differences(rows, sides, metrics, [k for k in REPEATS if k in rows], least=2)
+    return found if len(found) else None
+
+
+def _differences_table(
+    found: pd.DataFrame, metrics: Sequence[Metric], head: str
+) -> tuple[list[str], list[list[str]]]:
+    """Return a row a pair, and for each metric the difference and its corrected p."""
+    body: dict[str, list[str]] = {}
+    for number, metric in enumerate(metrics):
+        for row in found[found["metric"] == metric].itertuples():
+            name = row.first if head == "method" else f"{row.first} − {row.second}"
+            cells = body.setdefault(name, ["–"] * (2 * len(metrics)))
+            cells[2 * number : 2 * number + 2] = metric.difference(row), p_value(row.holm)
+    header = [cell for metric in metrics for cell in (f"Δ {metric.label} [95 %]", "p")]
+    return [head, *header], [[name, *cells] for name, cells in body.items()]
+
+
+_OWN = re.compile(r"personal\.held_out\.(?!global)(.+)\.weighted_accuracy")
+_DATA = {"held_out": "own data", "shares": "test images of its shares"}
+_PARTS = {"weighted_accuracy": "%", "worst10_accuracy": "worst tenth %"}
+
+
+def _add_own_models(document: Document, named: Named) -> None:
+    """Add a row for each model of the clients' own, and for the global one beside it."""
+    parts = list(itertools.product(_DATA, _PARTS))
+    body = []
+    for name, runs in named:
+        own = [m[1] for c in runs if (m := _OWN.fullmatch(c)) and runs[c].notna().any()]
+        for model in ["global", *own] if own else []:
+            kind, _, weight = model.partition("-")
+            called = f"projected, λ = {weight}" if weight else kind.replace("personal", "own")
+            columns = [f"personal.{data}.{model}.{part}" for data, part in parts]
+            shown = [Metric(c, "", 100, 2).show(runs[c]) if c in runs else "–" for c in columns]
+            body.append([name, called, *shown])
+    if body:
+        document.text(
+            """Models of the clients' own, each beside the global one: on what a client holds out,
+            and on test images drawn with the client's label shares. *Projected* models are the
+            barycentre of a client's posterior, at weight λ, and the global one, at weight 1."""
+        )
+        header = [f"{_DATA[data]}: {_PARTS[part]}" for data, part in parts]
+        document.table(["method", "model", *header], body)
+
+
+def _add_uncertainty(document: Document, named: Named, heading: str) -> None:
+    header, body = _table(named, UNCERTAINTY, best=False)
+    if len(header) == 3:
+        return
+    document.heading(heading, 3)
+    document.text(
+        """**Aleatoric** is the entropy that the drawn networks have on average, **epistemic** the
+        mutual information of label and weights: a single network has none. **AUROC** is the
+        probability that an input of another kind gets the higher value. An uncertainty is worth
+        something if accuracy rises when the most uncertain inputs are rejected."""
+    )
+    document.table(header, body)
+
+
+def _add_partitions(results: Results, document: Document) -> None:
+    """Add a picture of each condition's partition, for its first seed."""
+    starts = results.table[results.table["round"] == 0]
+    starts = starts[[any(json.loads(counts)) for counts in starts["label_counts"]]]
+    if starts.empty:
+        return
+    document.heading("Data")
+    starts = starts.merge(results.last[["run", "condition"]])
+    for number, (condition, rows) in enumerate(grouped(starts, "condition"), 1):
+        row = rows.sort_values("seed").iloc[0]
+        document.figure(
+            f"partition-{number}",
+            partition_heatmap(np.array(json.loads(row["label_counts"]))),
+            f"Who holds what: {condition}, seed {row['seed']}.",
+        )
+
+
+def _add_runs(document: Document, last: pd.DataFrame) -> None:
+    """Add every run's settings and versions."""
+    document.heading("Settings, versions, runs")
+    settings = settings_of(last).assign(
+        **{c: last[c] for c in last if c.startswith("versions.") or c == "device"}
+    )
+    known = {key: settings[key].replace("", np.nan).dropna() for key in settings}
+    same = {key: values for key, values in known.items() if values.nunique() == 1}
+    partly = " (not recorded by some runs)"
+    rows = [
+        [code(key), plain(values.iloc[0]) + (partly if len(values) < len(settings) else "")]
+        for key, values in same.items()
+    ]
+    document.table(["setting or version", "in every run"], rows, "Common to all runs")
+    other = [key for key in settings if key not in same and key not in NAMING]
+    if "keep_best" in last and (last["keep_best"].fillna("none") != "none").any():
+        other.append("round")
+    body = [
+        [code(row["run"]), *(plain(row[key]) for key in (*other, "commit", "started")),
+         duration(row["duration"])]
+        for row in last.to_dict("records")
+    ]  # fmt: skip
+    header = ["run", *(code(key) for key in other), "commit", "started", "took"]
+    document.table(header, body, f"All {len(body)} runs")

@@ -31,12 +31,6 @@ CONDITIONS = (
 Runs that differ in them answer different questions: they are not ranked with each other.
 """
 
-TOLD_APART = 12
-"""The most methods that a picture shows, or a table of all their pairs."""
-
-PLAIN = "FedAvg"
-"""The method that all others are compared with: it needs no posterior."""
-
 DROPOUT = "MC dropout"
 """Name of plain averaging with predictions by dropout: a method of its own, no variant."""
 
@@ -172,11 +166,6 @@ def _settings(last: pd.DataFrame) -> list[dict[str, Any]]:
     return [{k: v for k, v in run.items() if v != "" or k in Settings.model_fields} for run in runs]
 
 
-def repeat(rows: pd.DataFrame) -> pd.Series:
-    """Return the number of each row's repetition, the same for rows alike in `REPEATS`."""
-    return rows.groupby([key for key in REPEATS if key in rows], dropna=False).ngroup()
-
-
 def grouped(rows: pd.DataFrame, *keys: str) -> Iterable[tuple[Any, pd.DataFrame]]:
     """Yield the rows of each value of a column, or of each combination of several, in order."""
     for key, group in rows.groupby(list(keys), sort=False):
@@ -196,21 +185,3 @@ def plain(value: object) -> str:
 def listed_values(values: pd.Series) -> str:
     """Return the different values of a column with commas between."""
     return ", ".join(str(value) for value in sorted(values.unique()))
-
-
-def scored_after(last: pd.DataFrame) -> str:
-    """Return the round whose models are scored, by the runs' `keep_best`."""
-    known = last["keep_best"].astype(object) if "keep_best" in last else pd.Series(["none"])
-    kept = known.fillna("none").unique()
-    return " or ".join(
-        "after the last round"
-        if score == "none"
-        else f"after the round that is best by {score} on validation data"
-        for score in kept
-    )
-
-
-def scored_on(last: pd.DataFrame, names: dict[str, str]) -> str:
-    """Return the data that runs are scored on, by the names of the values of `evaluate_on`."""
-    held = last["evaluate_on"].map(names).mask(last["dataset"] == NO_DATA, "what clients hold out")
-    return " or ".join(held.unique())

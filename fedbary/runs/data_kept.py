@@ -1,20 +1,22 @@
-"""The digest of a run's data in its folder: words for people, hashes apart from them."""
+"""What a run keeps of its data: a digest in its folder, and at a site a hash of the site's own."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from functools import lru_cache
 from pathlib import Path
 
 import torch
 
-from fedbary.data.digest import WORDS, Digest
+from fedbary.data.digest import Digest, content_hash, row_hashes
 from fedbary.data.paths import content_of
+from fedbary.data.shard import Shard
 from fedbary.errors import SettingError
 from fedbary.runs.whole import read_tensors, write_tensors, write_whole
 
 DATA = "data.json"
-"""The file of the words."""
+"""The file of the words, for people; at a site the hash alone."""
 
 ROWS = "data-rows.safetensors"
 """File of the hashes, which show whether an input was trained on."""
@@ -24,7 +26,7 @@ def write_digest(folder: Path, digest: Digest) -> None:
     """Write a digest to a run's folder."""
     words = json.dumps(digest.said).encode() + b"\n"
     tensors = {"rows": digest.rows, "trained": digest.trained}
-    write_tensors(folder / ROWS, tensors, {"words": _sha256(words)})
+    write_tensors(folder / ROWS, tensors, {"words": hashlib.sha256(words).hexdigest()})
     write_whole(folder / DATA, words)
 
 
@@ -40,19 +42,36 @@ def read_digest(folder: Path) -> Digest | None:
     if not all(file.exists() for file in files):
         return None
     try:
-        words, (held, marks) = content_of(files[0]), read_tensors(files[1], ("words",))
-        if marks and marks["words"] != _sha256(words):
+        words, (tensors, marks) = content_of(files[0]), read_tensors(files[1], ("words",))
+        if marks.get("words") != hashlib.sha256(words).hexdigest():
             raise ValueError("its content is not what was written")
-        said = json.loads(words)
-        rows, trained = held["rows"], held["trained"]
-        if rows.shape != (said["rows"],) or trained.shape != rows.shape:
-            raise ValueError(f"{len(rows)} rows, where {DATA} says {said['rows']}")
-        if (rows.dtype, trained.dtype) != (torch.int64, torch.bool):
-            raise ValueError(f"hashes of type {rows.dtype}, marks of type {trained.dtype}")
-        return Digest({name: said[name] for name in WORDS}, rows, trained)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        return Digest(json.loads(words), tensors["rows"], tensors["trained"])
+    except (OSError, ValueError, LookupError) as error:
         raise SettingError(f"{files[0]}, {ROWS}", error, "the file as the run wrote it") from None
 
 
-def _sha256(words: bytes) -> str:
-    return hashlib.sha256(words).hexdigest()
+def require_same_site(folder: Path, shard: Shard, server_round: int) -> None:
+    """Keep the hash of a site's data in round 1 in a folder, and compare with it later.
+
+    Raises
+    ------
+    SettingError
+        If they changed; the message quotes none of them.
+    """
+    file, now = folder / DATA, _content(shard)
+    try:
+        kept = json.loads(content_of(file))["content"] if server_round > 1 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        kept = None
+    if kept is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(file, json.dumps({"content": now}).encode())
+    elif kept != now:
+        allowed = "the data that the site began the run with; other data need a new run"
+        raise SettingError("the site's data", "other data", allowed)
+
+
+@lru_cache(maxsize=4)
+def _content(shard: Shard) -> str:
+    rows = torch.cat([row_hashes(shard.x), row_hashes(shard.x_held_out)])
+    return content_hash(rows, torch.cat([shard.y, shard.y_held_out]))

@@ -2,9 +2,7 @@
 
 A task is a module of this package whose name has no leading underscore; the setting `task` names
 it. It defines one class, a `Task`. A new one needs no other registration. `simulation.yaml` has its
-settings' defaults under ``tasks``. A module of the same name in `fedbary.report.sections`, if there
-is one, writes the report of its runs. Otherwise the report shows the scores that `Task.curves`
-names.
+settings' defaults under ``tasks``. A report of its runs shows the scores that `Task.curves` names.
 """
 
 from __future__ import annotations

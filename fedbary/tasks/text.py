@@ -9,7 +9,6 @@ need them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from fedbary.backbones import TextBackbone, load_text
 from fedbary.backbones._sentences import NOTHING
 from fedbary.data import deal
 from fedbary.data.batches import Augment
-from fedbary.data.digest import Digest
 from fedbary.data.examples import Examples
 from fedbary.data.forms import source_of
 from fedbary.data.image_layout import ImageLayout, parse_classes
@@ -197,12 +195,6 @@ class Text(Classification):
         if empty := self.pretrained.encoder.empty(tokens).nonzero()[:, 0].tolist():
             raise SettingError("texts", f"text {empty[0] + 1} is empty", "texts that are not empty")
         return tokens
-
-    def digest(self, clients: int = 0) -> Digest | None:
-        """Return the digest of the texts; tokens have no range, and the server's are its own."""
-        if (found := super().digest(clients)) is None:
-            return None
-        return replace(found, said={**found.said, "least": None, "most": None})
 
     def compared(self, examples: Examples, said: Any) -> tuple[str, ...]:
         """Compare nothing: tokens have no range."""

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from fedbary.figures.sheet import BLUE, ORANGE, open_frame, sheet
-from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, ECE_100, NLL, Metric, marked
+from fedbary.report.cells import ACCURACY, BRIER, DETECTION, ECE_15, ECE_100, NLL, Metric, marked
 from fedbary.report.differences import better, difference, differences, p_value
 from fedbary.report.markup import markdown_table
-from fedbary.report.method_tables import BRIER
 from fedbary.study.table import read_table, result_rows
 from findings._pairs import SEED, by_seed, detectable, equivalence, of_pair
 from findings.best.choices import CHOICES, RULES, choice_table
@@ -85,7 +84,7 @@ def headline(last: pd.DataFrame, metrics: Sequence[Metric] = (ACCURACY, ECE_15, 
             found = [(each, side) for side in sides for each in _predictions(side, metric).values()]
             means = [by_seed(side, each).mean() for each, side in found]
             shown = [each.show(side[each.column]) for each, side in found]
-            columns.append(marked(metric, means, shown, names))
+            columns.append(marked(metric, means, shown))
         first = sides[0].iloc[0]
         epochs = f"{first['rounds']} rounds × {first['local_epochs']} epochs"
         heads = [f"{NAMES[dataset]}, {epochs}", *[""] * len(names)]

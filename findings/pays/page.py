@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fedbary.figures.sheet import sheet
-from fedbary.report.cells import ACCURACY, DETECTION, ECE_15, NLL, Metric
+from fedbary.report.cells import ACCURACY, BRIER, DETECTION, ECE_15, NLL, Metric
 from fedbary.report.differences import difference, differences, p_value
 from fedbary.report.markup import markdown_table
-from fedbary.report.method_tables import BRIER
 from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table, result_rows
 from findings import _page

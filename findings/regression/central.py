@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from fedbary.report.sections.regression import CENTRAL
 from torch import Generator, Tensor
 
 from fedbary.data import deal
@@ -28,7 +29,6 @@ from fedbary.parts.parameters import told
 from fedbary.predictive.draws import drawn
 from fedbary.predictive.forecast import Forecast, forecast
 from fedbary.predictive.standardised import RegressionStandardiser
-from fedbary.report.sections.regression import CENTRAL
 from fedbary.runs.commit import git_commit
 from fedbary.scores.regression import score
 from fedbary.seeds import derive_seed

@@ -15,13 +15,12 @@ import pandas as pd
 
 from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, open_frame, sheet
 from fedbary.report.cells import NLL
-from fedbary.report.estimate import Estimate
 from fedbary.report.markup import bold, italic, markdown_table
-from fedbary.report.sections.regression import scores_by_method
 from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table, result_rows, with_methods
 from findings._pairs import of_pair
 from findings.published import DATASETS, fedag_published
+from findings.regression.scores import Estimate, scores_by_method
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

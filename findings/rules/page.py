@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, open_frame, sheet
-from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, NLL, Metric
+from fedbary.report.cells import ACCURACY, BRIER, ECE_15, ECE_100, NLL, Metric
 from fedbary.report.differences import better, difference, differences, p_value
 from fedbary.report.differences import pairs_table as tested
 from fedbary.report.markup import markdown_table
-from fedbary.report.method_tables import BRIER
 from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table, result_rows
 from findings import _page

@@ -8,19 +8,23 @@ import forked
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
 from fedbary.report.cells import ACCURACY, NLL, marked
-from fedbary.report.differences import pairs_table
+from fedbary.report.differences import differences, pairs_table
 from fedbary.report.document import Document
-from fedbary.report.pairs import compare, enough_draws, of_draws
-from fedbary.report.report import write_report
+from fedbary.report.report import beside_plain, by_rank, metrics_of, write, write_report
+from fedbary.report.results import Results
 from fedbary.scores.stats import corrected, paired
 from fedbary.study.files import COMMON, ROUNDS, RUNS
-from fedbary.study.table import read_table, write_table
+from fedbary.study.table import read_table, with_methods, write_table
+from fedbary.tasks import task_class
 
 RNG = np.random.default_rng(0)
 ROOT = Path(__file__).resolve().parents[2]
+NLLS = {"FedAvg": 0.40, "RKLB": 0.35, "PVI": 0.30, "FedProx": 0.40, "pFedBayes": 0.50}
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +43,47 @@ def smoke(tmp_path_factory):
     return results
 
 
-def cells(markdown, *first):
-    """The cells of the first table row that begins with these."""
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown.splitlines()]
-    return next(row for row in rows if row[: len(first)] == list(first))
+@pytest.fixture(scope="module")
+def five(tmp_path_factory):
+    """Five methods at three seeds; a difference from FedAvg moves by seed a hundredth of itself."""
+    folder = tmp_path_factory.mktemp("methods")
+    best = read_table(ROOT / "findings" / "best")
+    best = best[best["dataset"] == "fashionmnist"]
+    runs = []
+    for name, nll in NLLS.items():
+        method, n = ("barycentre", 3) if name == "RKLB" else (name, 0 if "Fed" in name[:3] else 3)
+        rule = name if name in ("RKLB", "FedAvg") else "RKLB"
+        for seed in range(3):
+            made = best[best["run"] == best["run"].iloc[0]].assign(
+                run=f"{name}-{seed}", seed=seed, rule=rule, bayesian_layers=n, nll=nll,
+                method="barycentre" if name == "FedAvg" else method,
+            )  # fmt: skip
+            noise = 0.001 * seed + (nll - 0.4) * 0.01 * seed
+            noise += 0.01 * (seed - 1) if name == "FedProx" else 0
+            runs.append(made.assign(nll=nll + noise, **{"bytes.up": 1e6 * (1 + (n > 0))}))
+    write_table(folder, runs)
+    write_report(folder)
+    return folder
 
 
 def plain(cell):
-    return re.sub(r"\*\*|</?u>", "", cell)
+    return cell.replace("**", "")
+
+
+def table_of(markdown, heading):
+    """The first table after a heading: its header, and its rows by their first cell."""
+    lines = markdown.partition(heading)[2].splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    rows = []
+    for line in lines[first:]:
+        if not line.startswith("|"):
+            break
+        rows.append([plain(cell.strip()) for cell in line.split("|")[1:-1]])
+    return rows[0], {row[0]: row for row in rows[2:]}
+
+
+def ranked(folder):
+    return table_of((folder / "report.md").read_text(), "## Methods side by side")
 
 
 @pytest.mark.slow
@@ -54,29 +91,21 @@ def test_a_cell_is_the_mean_and_deviation_over_the_seeds(smoke):
     table = read_table(smoke)
     last = table[(table["round"] == table["rounds"]) & (table["rule"] == "RKLB")]
     last = last[last["bayesian_layers"] == 3]
-    row = [plain(cell) for cell in cells((smoke / "report.md").read_text(), "3", "RKLB")]
-    accuracy, nll = 100 * last["accuracy"], last["nll"]
-    assert row[2] == str(len(last))
-    assert row[3] == f"{accuracy.mean():.2f} ± {accuracy.std():.2f}"
-    assert row[-1] == f"{nll.mean():.3f} ± {nll.std():.3f}"
+    header, rows = ranked(smoke)
+    accuracy, nll, row = 100 * last["accuracy"], last["nll"], rows["RKLB"]
+    assert row[1:3] == ["3", str(len(last))]
+    assert row[header.index("Accuracy %")] == f"{accuracy.mean():.2f} ± {accuracy.std():.2f}"
+    assert row[header.index("NLL")] == f"{nll.mean():.3f} ± {nll.std():.3f}"
 
 
 @pytest.mark.slow
-def test_the_report_has_every_section_picture_and_run(smoke):
-    markdown = (smoke / "report.md").read_text()
-    assert markdown.startswith("# Smoke test on handwritten digits\n")
-    for name in ("triangles", "ece-nll", "fairness", "seconds", "rejection"):
-        assert f"(figures/{name}.png)" in markdown
-        assert (smoke / "figures" / f"{name}.png").stat().st_size > 5_000
-    assert all(f"`{name}`" in markdown for name in read_table(smoke)["run"].unique())
-
-
-@pytest.mark.slow
-def test_the_page_needs_no_other_file(smoke):
-    page = (smoke / "report.html").read_text()
+def test_the_page_needs_no_other_file_and_names_every_run(smoke):
+    page, markdown = ((smoke / f"report.{kind}").read_text() for kind in ("html", "md"))
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert sources and all(source.startswith("data:image/png;base64,") for source in sources)
-    assert page.count("<table>") == (smoke / "report.md").read_text().count("| --- |\n")
+    assert page.count("<table>") == markdown.count("| --- |\n")
+    assert markdown.startswith("# Smoke test on handwritten digits\n")
+    assert all(f"`{name}`" in markdown for name in read_table(smoke)["run"].unique())
 
 
 @pytest.mark.slow
@@ -89,18 +118,38 @@ def test_the_table_alone_gives_the_same_report(smoke, tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_that_differ_in_more_are_told_apart(smoke, tmp_path):
+def test_what_differs_or_went_wrong_in_some_runs_is_said(smoke, tmp_path):
     table = read_table(smoke)
+    alone = table["seed"] == 0
+    table.loc[table["rule"] == "WB", "lr"] = 0.5
     other = table.assign(run=table["run"] + "-x", kl_weight=0.1, accuracy=0.123)
-    write_table(tmp_path, [pd.concat([table, other])])
+    end = (table["rule"] == "WB") & (table["bayesian_layers"] == 3) & alone
+    table.loc[end, ["accuracy", "nll", "ece_15", "ece_100"]] = None
+    table.loc[end & (table["round"] == 1), "skipped"] = True
+    write_table(tmp_path, [pd.concat([table, other], ignore_index=True)])
     write_report(tmp_path)
+    assert ranked(tmp_path)[1]["WB, kl_weight=0.1"][3] == "12.30 ± 0.00"
     markdown = (tmp_path / "report.md").read_text()
-    assert plain(cells(markdown, "3", "WB, kl_weight=0.1")[3]) == "12.30 ± 0.00"
+    assert "– (1 of 2 missing)" in markdown
+    assert "Rounds were skipped" in markdown and "`digits-WB-n3-seed0` (1)" in markdown
+    write_table(tmp_path, [table[alone]])
+    write_report(tmp_path)
+    row = ranked(tmp_path)[1]["RKLB"]
+    assert row[2] == "1" and "±" not in row[3]
+    assert "Not all runs on Digits have the same lr" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_table_without_what_is_needed_is_refused(smoke, tmp_path):
+    with pytest.raises(SettingError):
+        write_report(tmp_path / "absent")
+    write_table(tmp_path, [read_table(smoke).drop(columns="nll")])
+    with pytest.raises(SettingError, match="a column nll"):
+        write_report(tmp_path)
 
 
 @pytest.mark.parametrize("parameter", ["damping", "step"])
 def test_runs_of_a_method_are_told_apart_by_its_parameters(tmp_path, parameter):
-    """Two settings at two seeds, and a barycentre."""
     first = read_table(ROOT / "findings" / "best")
     first = first[first["run"] == first["run"].iloc[0]]
 
@@ -113,102 +162,169 @@ def test_runs_of_a_method_are_told_apart_by_its_parameters(tmp_path, parameter):
                 made.insert(list(made).index("commit"), key, value)
         return made
 
-    runs = [run(f"barycentre{seed}", seed, 0.7) for seed in (0, 1)]
+    runs = [run(f"rule{seed}", seed, 0.7) for seed in (0, 1)]
     for value, accuracy in ((0.1, 0.9), (0.05, 0.8)):
         chosen = {"method": "PVI", parameter: value}
         runs += [run(f"{value}-{seed}", seed, accuracy, **chosen) for seed in (0, 1)]
     write_table(tmp_path, runs)
     write_report(tmp_path)
-    markdown = (tmp_path / "report.md").read_text()
+    rows = ranked(tmp_path)[1]
     for value, accuracy in ((0.1, 90), (0.05, 80)):
-        row = cells(markdown, "3", f"PVI, {parameter}={value}")
-        assert row[2] == "2" and plain(row[3]).startswith(f"{accuracy}.00 ± 0.00")
-    assert plain(cells(markdown, "3", "RKLB")[3]).startswith("70.00 ± 0.00")
-    assert "Not all runs" not in markdown
+        assert rows[f"PVI, {parameter}={value}"][2:4] == ["2", f"{accuracy}.00 ± 0.00"]
+    assert rows["RKLB"][3].startswith("70.00 ± 0.00")
+    assert "Not all runs" not in (tmp_path / "report.md").read_text()
 
 
-@pytest.mark.slow
-def test_one_seed_has_no_deviation(smoke, tmp_path):
-    table = read_table(smoke)
-    write_table(tmp_path, [table[table["seed"] == 0]])
-    write_report(tmp_path)
-    row = cells((tmp_path / "report.md").read_text(), "3", "WB")
-    assert row[2] == "1" and "±" not in row[3]
-
-
-@pytest.mark.slow
-def test_no_results_is_a_clear_error(tmp_path):
-    done = subprocess.run(
-        [forked.command(), "report", str(tmp_path)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.startswith("fedbary: results:") and RUNS in done.stderr
-    with pytest.raises(SettingError):
-        write_report(tmp_path / "absent")
-
-
-def test_the_best_is_bold_and_the_best_of_a_group_underlined():
-    shown = ["a", "b", "c", "d"]
-    groups = [0, 1, 1, 1]
-    assert marked(NLL, [0.3, 0.2, 0.4, 0.2001], shown, groups) == [
-        "a", "**<u>b</u>**", "c", "**<u>d</u>**",
-    ]  # fmt: skip
-    assert marked(ACCURACY, [90.0, 80, 85, 70], shown, groups) == ["**a**", "b", "<u>c</u>", "d"]
-    assert marked(NLL, [np.nan, 0.2, 0.3, 0.4], shown, groups)[1] == "**<u>b</u>**"
-
-
-def test_cells_may_hold_what_markdown_reads_otherwise(tmp_path):
-    document = Document(tmp_path, "A & B <c>")
-    document.table(["x"], [["a|b"]])
+def test_a_task_without_scores_of_its_own_shows_those_whose_course_it_draws(five, tmp_path):
+    table, document = read_table(five), Document(tmp_path, "Unknown")
+    shown = metrics_of("text")
+    assert [m.label for m in shown] == [label for _, _, label, _ in task_class("text").curves]
+    write(Results.of(table, five), document, shown)
     document.write()
-    page = (tmp_path / "report.html").read_text()
-    assert "<td>a|b</td>" in page and "<title>A &amp; B &lt;c&gt;</title>" in page
+    header, rows = ranked(tmp_path)
+    assert set(header) <= {"method", "n", "runs", *(metric.label for metric in shown)}
+    assert list(rows) == list(ranked(five)[1])
 
 
-def runs_of(rule, nll, layers=3, **others):
-    count = len(nll)
-    return pd.DataFrame(
-        {"arm": rule, "bayesian_layers": layers, "seed": range(count), "nll": nll, **others}
-    )  # fmt: skip
+# Methods beside each other
 
 
-def test_rules_are_compared_on_the_points_they_share_whatever_their_order():
-    good, bad = 0.3 + 0.01 * RNG.random(9), 0.5 + 0.1 * RNG.random(9)
-    one, other = runs_of("RKLB", good), runs_of("WB", bad).sample(frac=1, random_state=0)
-    (found,) = compare(pd.concat([one, other]), NLL).itertuples()
-    assert (found.first, found.second, found.points) == ("RKLB", "WB", 9)
-    assert {key: getattr(found, key) for key in vars(paired(good, bad))} == vars(paired(good, bad))
-    assert found.test.first > 0.95 and found.test.second < 0.05
+def test_methods_are_ranked_by_nll(five):
+    rows = ranked(five)[1]
+    assert list(rows) == ["PVI", "RKLB", *sorted(["FedAvg", "FedProx"]), "pFedBayes"]
+    assert all(row[2] == "3" for row in rows.values())
+    assert "| PVI | 3 | 3 |" in (five / "report.md").read_text()
 
 
-def test_a_method_without_a_common_n_is_compared_by_its_mean_over_its_own():
-    """FedAvg has n = 0, RKLB n = 1 and 3: a difference a seed, and every pair is tested."""
-    low, high, plain_nll = RNG.random(3), RNG.random(3), RNG.random(3)
-    rows = pd.concat(
-        [runs_of("RKLB", low, 1), runs_of("RKLB", high, 3), runs_of("FedAvg", plain_nll, 0),
-         runs_of("WB, power=2", high, 3)]
-    )  # fmt: skip
-    found = compare(rows, NLL).set_index(["first", "second"])
-    assert len(found) == 3 and (found["pairs"] == 3).all()
-    assert found.loc[("RKLB", "FedAvg"), "mean"] == pytest.approx(
-        ((low + high) / 2 - plain_nll).mean()
+def test_a_difference_that_every_seed_shows_is_told_and_noise_is_not(five):
+    text = (five / "report.md").read_text()
+    (lower,) = [line for line in text.splitlines() if line.startswith("NLL lower than")]
+    (higher,) = [line for line in text.splitlines() if line.startswith("NLL higher than")]
+    assert "PVI" in lower and "RKLB" in lower and "FedProx" not in lower
+    assert "pFedBayes" in higher and "FedProx" not in higher
+    header, rows = table_of(text, "clients and costs")
+    assert rows["FedAvg"][next(i for i, name in enumerate(header) if "up" in name)] == "1.00 ± 0.00"
+
+
+def named_of(table, folder):
+    return by_rank(Results.of(table, folder).last, NLL)
+
+
+def means_of(table, folder):
+    return beside_plain(named_of(table, folder), [NLL]).set_index("first")["mean"].to_dict()
+
+
+def test_pairs_are_of_one_seed_whatever_the_order_of_the_rows(five):
+    table = with_methods(read_table(five)).sample(frac=1, random_state=0)
+    named = dict(named_of(table, five))
+    for found in beside_plain([*named.items()], [NLL]).itertuples():
+        mine, other = (named[name].set_index("seed")["nll"] for name in (found.first, "FedAvg"))
+        assert found.mean == pytest.approx(float((mine - other).mean())) and found.pairs == 3
+
+
+def test_runs_of_other_settings_are_no_repeats_and_a_failed_seed_wins_nothing(five):
+    """PVI at two rates and with two n; FedProx, best of all, but for a seed without a score."""
+    table = read_table(five)
+    pvi = table[table["method"] == "PVI"]
+    other = [
+        pvi.assign(run=pvi["run"] + "-lr", lr=0.1, nll=pvi["nll"] + 0.1),
+        pvi.assign(run=pvi["run"] + "-n", bayesian_layers=1, nll=pvi["nll"] + 0.2),
+    ]
+    table = pd.concat([table, *other], ignore_index=True)
+    table.loc[table["method"] == "FedProx", "nll"] = 0.01
+    table.loc[(table["method"] == "FedProx") & (table["seed"] == 2), "nll"] = np.nan
+    found = means_of(table, five)
+    assert sum("PVI" in name for name in found) == 3
+    (first,) = [name for name in found if name.startswith("PVI, n = 3") and "0.1" not in name]
+    assert found[first] == pytest.approx(-0.101)
+    assert named_of(table, five)[-1][0] == "FedProx"
+
+
+def test_plain_averaging_that_predicts_by_dropout_is_a_method_beside_fedavg(five):
+    table = read_table(five)
+    averaged = table[table["rule"] == "FedAvg"]
+    dropped = averaged.assign(
+        predictive="dropout", run=averaged["run"] + "-d", nll=averaged["nll"] - 0.05
     )
-    assert found.loc[("RKLB", "WB, power=2"), "mean"] == 0
-    expected = corrected(found["t_test"].tolist())
-    assert list(found["holm"]) == pytest.approx(expected, nan_ok=True)
+    found = means_of(pd.concat([table, dropped], ignore_index=True), five)
+    assert found["MC dropout"] == pytest.approx(-0.05) and "FedAvg" not in found
+
+
+def test_every_own_model_stands_below_the_global_one_on_the_same_data(five, tmp_path):
+    table = read_table(five)
+    heads = {"global": 0.5, "personal": 0.8, "projected-1/2": 0.9}
+    for model, score in heads.items():
+        column = f"personal.held_out.{model}.weighted_accuracy"
+        table[column] = (score + 0.01 * table["seed"]).where(table["method"] == "pFedBayes")
+    write_table(tmp_path, [table])
+    write_report(tmp_path)
+    text = (tmp_path / "report.md").read_text().partition("Models of the clients' own")[2]
+    rows = re.findall(r"^\| (pFedBayes) \| (.+?) \| (.+?) \|", text.partition("\n#")[0], re.M)
+    assert [row[1:] for row in rows] == [
+        ("global", "51.00 ± 1.00"), ("own", "81.00 ± 1.00"), ("projected, λ = 1/2", "91.00 ± 1.00")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("draws", [10, 49, 50, 200])
+def test_methods_are_compared_on_the_ece_of_enough_draws_alone(draws, five, tmp_path):
+    table = read_table(five)
+    write_table(tmp_path, [table.assign(samples=np.where(table["seed"] == 0, draws, 50))])
+    text = write_report(tmp_path).with_suffix(".md").read_text()
+    assert ("Δ ECE" in text) == (draws >= 50) and "Δ Accuracy" in text
+
+
+# Differences and their tests
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.001, 0.999))
+def test_holm_rejects_as_stepping_down_does(p_values, level):
+    """From the least p on, reject while p ≤ level / (those that are left)."""
+    rejected, order = set(), sorted(range(len(p_values)), key=p_values.__getitem__)
+    for done, i in enumerate(order):
+        if (len(order) - done) * p_values[i] > level:
+            break
+        rejected.add(i)
+    found = corrected(p_values)
+    assert {i for i, p in enumerate(found) if p <= level} == rejected
+    assert all(p >= before for p, before in zip(found, p_values, strict=True))
+
+
+def test_what_was_not_tested_does_not_count():
+    found = corrected([0.02, np.nan, 0.04])
+    assert found[0] == 0.04 and np.isnan(found[1]) and found[2] == 0.04
+
+
+def test_the_best_is_bold():
+    shown = ["a", "b", "c", "d"]
+    assert marked(NLL, [0.3, 0.2, 0.4, 0.2001], shown) == ["a", "**b**", "c", "**d**"]
+    assert marked(ACCURACY, [90.0, 80, 85, 70], shown) == ["**a**", "b", "c", "d"]
+    assert marked(NLL, [np.nan, 0.2, 0.3, 0.4], shown)[1] == "**b**"
+
+
+def compared(*sides, points=("bayesian_layers", "seed")):
+    """The differences of two sides' NLLs, given as (NLLs, their n) with a seed each."""
+    rows = pd.concat(
+        pd.DataFrame({"side": name, "bayesian_layers": n, "seed": seeds, "nll": nll})
+        for name, nll, n, seeds in sides
+    ).sample(frac=1, random_state=0)
+    return differences(rows, [(sides[0][0], sides[1][0])], [NLL], ["seed"], points)
+
+
+def test_sides_are_compared_on_the_points_they_share_whatever_their_order():
+    good, bad = 0.3 + 0.01 * RNG.random(9), 0.5 + 0.1 * RNG.random(9)
+    (found,) = compared(("RKLB", good, 3, range(9)), ("WB", bad, 3, range(9))).itertuples()
+    assert (found.first, found.second, found.points) == ("RKLB", "WB", 9)
+    known = vars(paired(good, bad))
+    assert {key: getattr(found, key) for key in known} == pytest.approx(known)
+    assert found.test.first > 0.95 and found.test.second < 0.05
 
 
 def test_points_of_one_seed_are_no_independent_pairs():
     """Nine n at three seeds, whose differences are the seeds' alone: three pairs."""
-    seeds = np.arange(27) % 3
-    layers, noise = np.arange(27) // 3 + 1, RNG.random(27)
+    seeds, layers, noise = np.arange(27) % 3, np.arange(27) // 3 + 1, RNG.random(27)
     by_seed = np.array([0.1, 0.2, 0.4])
-    one, other = (
-        runs_of(rule, level, layers).assign(seed=seeds)
-        for rule, level in (("RKLB", noise + by_seed[seeds]), ("WB", noise))
-    )
-    (found,) = compare(pd.concat([one, other]), NLL).itertuples()
+    one, other = ("RKLB", noise + by_seed[seeds], layers, seeds), ("WB", noise, layers, seeds)
+    (found,) = compared(one, other).itertuples()
     expected = paired(by_seed, np.zeros(3))
     assert found.points == 27 and found.pairs == 3
     assert found.t_test == pytest.approx(expected.t_test) and expected.t_test > 0.1
@@ -216,49 +332,10 @@ def test_points_of_one_seed_are_no_independent_pairs():
 
 
 def test_a_table_of_pairs_has_the_effect_with_its_interval_first():
-    one, other = runs_of("RKLB", [0.3, 0.5, 0.4]), runs_of("WB", [0.4, 0.8, 0.6])
-    header, (row,) = pairs_table(compare(pd.concat([one, other]), NLL))
+    found = compared(("RKLB", [0.3, 0.5, 0.4], 3, range(3)), ("WB", [0.4, 0.8, 0.6], 3, range(3)))
+    header, (row,) = pairs_table(found)
     assert header[:3] == ["pair", "NLL [95 %]", "first better"]
     assert row[:5] == ["RKLB − WB", "-0.200 [-0.448, +0.048]", "3 of 3", "0.074", "0.250"]
-    single = compare(
-        pd.concat([runs_of(r, [0.1, 0.2], [1, 2], seed=0) for r in ("RKLB", "WB")]), NLL
-    )
+    single = compared(*((rule, [0.1, 0.2], [1, 2], 0) for rule in ("RKLB", "WB")))
     (row,) = pairs_table(single)[1]
     assert row[1:5] == ["+0.000", "0 of 1, 1 equal", "–", "–"] and row[5].endswith("2 points)")
-
-
-@pytest.mark.parametrize("draws", [10, 49, 50, 200])
-def test_rules_are_compared_on_the_ece_of_enough_draws_alone(draws):
-    last = pd.DataFrame({"samples": [50, draws], "monte_carlo.ece_15": [0.001, 0.002]})
-    assert enough_draws(last) == (draws >= 50)
-    assert ("0.15 points" in of_draws(last)) == (draws >= 50)
-    assert ("not compared" in of_draws(last)) == (draws < 50)
-
-
-@pytest.mark.slow
-def test_a_run_that_diverged_is_no_part_of_a_best_mean(smoke, tmp_path):
-    table = read_table(smoke)
-    end = (table["rule"] == "WB") & (table["bayesian_layers"] == 3) & (table["seed"] == 0)
-    table.loc[end, ["accuracy", "nll", "ece_15", "ece_100"]] = None
-    table.loc[end & (table["round"] == 1), "skipped"] = True
-    write_table(tmp_path, [table])
-    write_report(tmp_path)
-    markdown = (tmp_path / "report.md").read_text()
-    assert cells(markdown, "3", "WB")[3] == "– (1 of 2 missing)"
-    assert "Rounds were skipped" in markdown and "`digits-WB-n3-seed0` (1)" in markdown
-
-
-@pytest.mark.slow
-def test_settings_that_differ_between_rules_are_pointed_out(smoke, tmp_path):
-    table = read_table(smoke)
-    table.loc[table["rule"] == "WB", "lr"] = 0.5
-    write_table(tmp_path, [table])
-    write_report(tmp_path)
-    assert "Not all runs on Digits have the same lr" in (tmp_path / "report.md").read_text()
-
-
-@pytest.mark.slow
-def test_a_table_without_what_is_needed_is_refused(smoke, tmp_path):
-    write_table(tmp_path, [read_table(smoke).drop(columns="nll")])
-    with pytest.raises(SettingError, match="a column nll"):
-        write_report(tmp_path)

@@ -16,8 +16,8 @@ from torch import nn
 from fedbary.commands.use import predict
 from fedbary.models import build
 from fedbary.models.cnn import LAYERS
-from fedbary.report.cautions import add_cautions
 from fedbary.report.document import Document
+from fedbary.report.report import add_cautions
 from fedbary.report.results import Results
 from fedbary.runs.failing import LASTING, PATIENCE, advised, turn, verdict
 from fedbary.runs.metrics_file import read_rounds

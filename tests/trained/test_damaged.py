@@ -211,7 +211,7 @@ def test_words_of_another_run_beside_the_rows_are_named(with_tensors, tmp_path):
 def test_tensors_of_a_version_without_digests_are_read(with_tensors, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(with_tensors, folder)
-    for name in TENSORS:
+    for name in TENSORS[:3]:
         file = folder / f"{name}.safetensors"
         save_file(load_file(file), file)
     fedbary.load(folder)

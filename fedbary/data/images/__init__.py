@@ -27,7 +27,7 @@ from fedbary.data.images._normalise import Normaliser, pixel_sums
 from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.paths import user_path
 from fedbary.data.readers import Reading, reader
-from fedbary.data.unchanged import Kept, once, source_state, state_of
+from fedbary.data.unchanged import Kept, source_state, state_of
 from fedbary.errors import SettingError, one_line
 from fedbary.parts.registry import modules
 
@@ -92,16 +92,11 @@ def load(
         The name is unknown, the data cannot be had, or a file has invalid content; the message says
         which.
     """
-    asked = ("images", name, str(data_dir), shape, resize, target, labels)
-
-    def unchanged() -> Dataset:
-        reading = Reading(user_path(data_dir).absolute(), False, target, shape, resize)
-        there = _laid_out_state(name, reading, labels)
-        state = source_state(source_of(name), reading.data_dir), there
-        now = replace(reading, download=download)
-        return _loaded.get((name, reading, labels), state, lambda: _read(name, now, labels))
-
-    return once(asked, unchanged)
+    reading = Reading(user_path(data_dir).absolute(), False, target, shape, resize)
+    there = _laid_out_state(name, reading, labels)
+    state = source_state(source_of(name), reading.data_dir), there
+    now = replace(reading, download=download)
+    return _loaded.get((name, reading, labels), state, lambda: _read(name, now, labels))
 
 
 def _laid_out_state(name: str, reading: Reading, labels: Labels) -> Hashable:
