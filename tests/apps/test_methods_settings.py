@@ -5,8 +5,8 @@ from every_method import OF_CLASSES, QUICK
 
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
-from fedbary.methods import METHODS
-from fedbary.settings.config import resolve
+from fedbary.methods import METHODS, require_method
+from fedbary.settings.config import completed, resolve
 from server_app.engine.inline import run_inline
 
 PUBLISHED = [name for name in METHODS if name != "barycentre"]

@@ -1,7 +1,5 @@
 """A run is called by what the server does."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
@@ -9,8 +7,6 @@ from fedbary.methods import METHODS
 from fedbary.runs.location import run_folder
 from fedbary.settings.config import resolve
 from fedbary.study.table import with_methods
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - {"barycentre"}))
