@@ -61,16 +61,11 @@ def bayesian_linear(x: Tensor, y: Tensor, x_new: Tensor) -> Forecast:
 
 
 def mean_field(
-    x: Tensor,
-    y: Tensor,
-    x_new: Tensor,
-    hidden: int,
-    training: Training,
-    seed: int,
-    init_log_var: float = -7.0,
-    samples: int = 100,
+    x: Tensor, y: Tensor, x_new: Tensor, hidden: int, training: Training, seed: int
 ) -> Forecast:
     """Predict by mean-field variational inference with prior N(0, 1) and a learned noise.
+
+    Weights start at a log-variance of -7. A hundred drawn networks predict.
 
     Parameters
     ----------
@@ -80,16 +75,12 @@ def mean_field(
         As in `fedbary.inference.variational`.
     seed
         Seed of the initial weights, the order and the draws.
-    init_log_var
-        Log-variance from which the weights start.
-    samples
-        Networks drawn for the prediction.
     """
     model = Regressor(x.shape[1], hidden, bayesian_layers=2 if hidden else 1)
-    model.reset(init_log_var, derive_seed(seed, "model"))
+    model.reset(-7.0, derive_seed(seed, "model"))
     fit(Local(model, x, y, gaussian_nll, training=training, seed=derive_seed(seed, "train")))
     generator = Generator().manual_seed(derive_seed(seed, "predict"))
-    networks = drawn(Posterior.from_state_dict(model.state_dict()), samples, generator)
+    networks = drawn(Posterior.from_state_dict(model.state_dict()), 100, generator)
     return forecast(networks, x_new)
 
 
@@ -147,22 +138,14 @@ def deep_ensemble(
     return forecast(stacked, x_new)
 
 
-def _batch_size(examples: int) -> int:
-    return BATCH_OF_FEW if examples < MANY else BATCH_OF_MANY
-
-
-def _epochs(examples: int) -> int:
-    return max(20, min(500, STEPS * _batch_size(examples) // examples))
-
-
 def _blr(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Forecast:
     return bayesian_linear(x, y, x_new)
 
 
 def _vi(x: Tensor, y: Tensor, x_new: Tensor, hidden: int, seed: int) -> Forecast:
-    training = Training(
-        epochs=_epochs(len(y)), batch_size=_batch_size(len(y)), lr=0.003, kl_weight=0.1
-    )
+    batch_size = BATCH_OF_FEW if len(y) < MANY else BATCH_OF_MANY
+    epochs = max(20, min(500, STEPS * batch_size // len(y)))
+    training = Training(epochs=epochs, batch_size=batch_size, lr=0.003, kl_weight=0.1)
     return mean_field(x, y, x_new, hidden, training, seed)
 
 
