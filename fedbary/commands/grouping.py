@@ -32,10 +32,9 @@ def clusters(
     from fedbary.gaussian import Posterior
     from fedbary.methods.shared.clusters import clustered
     from fedbary.runs.checkpoints import load_checkpoint
-    from fedbary.runs.location import read_settings
+    from fedbary.runs.location import as_written, read_settings
     from fedbary.runs.metrics_file import read_rounds
     from fedbary.runs.schema import CLIENTS
-    from fedbary.runs.whole import as_written
     from fedbary.trained.kept import kept_models
 
     with as_written(run):

@@ -17,13 +17,13 @@ from fedbary.runs.location import (
     DEFENCES,
     METRICS,
     SETTINGS,
+    as_written,
     claimed_folder,
     is_deployed,
     is_whole,
     read_settings,
 )
 from fedbary.runs.own_code import require_trusted
-from fedbary.runs.whole import as_written
 from fedbary.settings.config import DEFAULTS, Settings, parse_overrides, resolve, validated
 from fedbary.settings.modes import require_real_time, require_virtual_time
 

@@ -21,8 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedbary.data.paths import require_regular
-from fedbary.errors import RunError, SettingError, naming
-from fedbary.parts.imports import said
+from fedbary.errors import naming
 
 _DIGEST, _MARKS = "sha256", "marks"
 """Entries of a file's metadata: its digest; or with marks, both of them as JSON."""
@@ -141,21 +140,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def as_written(folder: Path) -> Iterator[None]:
-    """Read a run's folder; report any error but a SettingError as damage.
-
-    Raises
-    ------
-    SettingError
-        The error's kind and text, and the expected content: a folder as a run writes it.
-    """
-    try:
-        yield
-    except (SettingError, RunError):
-        raise
-    except Exception as error:  # noqa: BLE001 - files of strangers raise many kinds
-        allowed = f"a folder as a run writes it ({said(error)})"
-        raise SettingError("run", str(folder), allowed) from error

@@ -11,8 +11,8 @@ from fedbary.gaussian import Posterior
 from fedbary.inference import PosteriorParameters
 from fedbary.methods import Tensors, method_of
 from fedbary.parts.parameters import told
+from fedbary.runs.location import as_written
 from fedbary.runs.run_folder import read_layout
-from fedbary.runs.whole import as_written
 from fedbary.settings.combinations import has_earlier_prior
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature, Task

@@ -16,12 +16,11 @@ from fedbary.predictive.mahalanobis import Background
 from fedbary.runs.best import result_line
 from fedbary.runs.conformal_kept import read_sites
 from fedbary.runs.data_kept import read_digest
-from fedbary.runs.location import METRICS, POSTERIOR, read_settings
+from fedbary.runs.location import METRICS, POSTERIOR, as_written, read_settings
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, read_layout, tensors_of
-from fedbary.runs.whole import as_written
 from fedbary.settings.config import completed
 from fedbary.tasks import risks, row_names, task_of
 from fedbary.trained.group import of_group
