@@ -14,13 +14,12 @@ from fedbary.data.digest import Digest
 from fedbary.data.shard import Shard
 from fedbary.errors import SettingError
 from fedbary.runs.checkpoints import Checkpoint
-from fedbary.runs.damage import as_written
 from fedbary.runs.data_kept import write_digest
-from fedbary.runs.location import changed_settings
-from fedbary.runs.longer import earlier_rates
+from fedbary.runs.location import as_written, changed_settings
 from fedbary.runs.provenance import changed_bits
+from fedbary.runs.resume import earlier_rates
 from fedbary.runs.run_folder import RunFolder
-from fedbary.runs.site_keys import write_site_keys
+from fedbary.runs.sites import write_site_keys
 from fedbary.settings.combinations import has_earlier_prior
 from fedbary.settings.config import Settings
 from fedbary.tasks import Task

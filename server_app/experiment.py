@@ -17,14 +17,11 @@ from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
 from fedbary.parts.parameters import told
 from fedbary.runs.ending import end_with_parent, spare_imports
-from fedbary.runs.forgotten import forgotten_sites
-from fedbary.runs.left_out import left_out_sites
 from fedbary.runs.location import claimed_folder, is_whole, require_startable
 from fedbary.runs.lock import only_writer
-from fedbary.runs.longer import lengthen_locked
-from fedbary.runs.resume import checkpoint_to_resume, way_back
+from fedbary.runs.resume import checkpoint_to_resume, lengthen_locked, way_back
 from fedbary.runs.run_folder import read_signature
-from fedbary.runs.site_keys import read_site_keys
+from fedbary.runs.sites import forgotten_sites, left_out_sites, read_site_keys
 from fedbary.settings.config import Settings
 from fedbary.settings.modes import Synchronous, require_real_time, require_virtual_time
 from fedbary.settings.run_config import resolve_run_config

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from fedbary.runs.best import is_stale
 from fedbary.runs.run_folder import RunFolder
 from fedbary.runs.schema import ROUND
-from fedbary.runs.site_keys import write_site_keys
+from fedbary.runs.sites import write_site_keys
 from server_app.recorder import Recorder
 from server_app.roster.asker import Asker
 from server_app.roster.roster import Roster

@@ -13,11 +13,11 @@ from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.launching.launch import launch, prepare
 from fedbary.launching.programs import Killed
 from fedbary.launching.simulation import PROGRAMS, Simulate
-from fedbary.runs.damage import as_written
 from fedbary.runs.location import (
     DEFENCES,
     METRICS,
     SETTINGS,
+    as_written,
     claimed_folder,
     is_deployed,
     is_whole,
@@ -73,12 +73,12 @@ def resume(
         settings = validated({**read_settings(run), "resume": checkpoint, **given})
         require_trusted(settings, run, own_code)
     if without:
-        from fedbary.runs.left_out import leave_out
+        from fedbary.runs.sites import leave_out
 
         leave_out(run, without)
     if "rounds" in given:
         from fedbary.methods import require_method
-        from fedbary.runs.longer import lengthen
+        from fedbary.runs.resume import lengthen
         from fedbary.tasks import task_of
 
         require_method(settings)

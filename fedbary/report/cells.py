@@ -88,6 +88,7 @@ UNCERTAINTY = (
     Metric("uncertainty.entropy", "Total, nats"),
     Metric("uncertainty.aleatoric", "Aleatoric, nats"),
     Metric("uncertainty.epistemic", "Epistemic, nats", decimals=4),
+    Metric("by_chance.ece_15", "ECE % by chance, 15 bins", 100, 2),
     *DETECTION,
     Metric("ood.auroc_mahalanobis", "AUROC % of relative Mahalanobis", 100, 2),
     *(Metric(f"rejection.0.{k}", f"Accuracy %, {k}0 % rejected", 100, 2) for k in (1, 2, 3, 5)),

@@ -21,32 +21,22 @@ COLOURS = 256
 """Colours of a picture: a palette makes a report a third as large."""
 
 PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 74rem; margin: 2rem auto; padding: 0 1rem;
        color: #222; background: #fff }}
-h1, h2, h3 {{ line-height: 1.25 }}
-h2 {{ margin-top: 2.5rem; border-bottom: 1px solid #ccc }}
-p {{ max-width: 48rem }}
-.table {{ overflow-x: auto }}
+h1, h2, h3 {{ line-height: 1.25 }} h2 {{ margin-top: 2.5rem; border-bottom: 1px solid #ccc }}
+p {{ max-width: 48rem }} img {{ max-width: 100%; height: auto }} summary {{ cursor: pointer }}
+.table {{ overflow-x: auto }} code {{ font-size: .9em }}
 table {{ border-collapse: collapse; margin: 1rem 0; font-size: .875rem;
         font-variant-numeric: tabular-nums }}
 th, td {{ padding: .2rem .6rem; border-bottom: 1px solid #e3e3e3; text-align: left;
          white-space: nowrap }}
 th {{ border-bottom: 2px solid #888; vertical-align: bottom; white-space: normal }}
-img {{ max-width: 100%; height: auto }}
-code {{ font-size: .9em }}
-summary {{ cursor: pointer }}
-</style>
-</head>
+</style></head>
 <body>
 {body}
-</body>
-</html>
+</body></html>
 """
 
 

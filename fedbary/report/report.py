@@ -340,7 +340,8 @@ def _add_uncertainty(document: Document, named: Named, heading: str) -> None:
     document.heading(heading, 3)
     document.text(
         """**Aleatoric** is the entropy that the drawn networks have on average, **epistemic** the
-        mutual information of label and weights: a single network has none. **AUROC** is the
+        mutual information of label and weights: a single network has none. **By chance** a
+        calibrated model would have that ECE on as many examples. **AUROC** is the
         probability that an input of another kind gets the higher value. An uncertainty is worth
         something if accuracy rises when the most uncertain inputs are rejected."""
     )
@@ -349,8 +350,9 @@ def _add_uncertainty(document: Document, named: Named, heading: str) -> None:
 
 def _add_partitions(results: Results, document: Document) -> None:
     """Add a picture of each condition's partition, for its first seed."""
-    starts = results.table[results.table["round"] == 0]
-    starts = starts[[any(json.loads(counts)) for counts in starts["label_counts"]]]
+    table = results.table
+    counts = table.get("label_counts", pd.Series("", table.index)).astype(str)
+    starts = table[(table["round"] == 0) & counts.str.contains(r"\d")]  # numbers have no classes
     if starts.empty:
         return
     document.heading("Data")

@@ -17,9 +17,8 @@ from fedbary.errors import RunError, SettingError
 from fedbary.parts.parameters import told
 from fedbary.runs.checkpoints import has_checkpoint, load_checkpoint
 from fedbary.runs.location import POSTERIOR, read_settings
-from fedbary.runs.longer import earlier_rates
 from fedbary.runs.metrics_file import read_rounds
-from fedbary.runs.resume import lines_until
+from fedbary.runs.resume import earlier_rates, lines_until
 from fedbary.runs.schema import JOURNAL
 from fedbary.settings.config import Settings
 from fedbary.settings.modes import Asynchronous, Clocked

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedbary.data.paths import user_path
-from fedbary.errors import SettingError
+from fedbary.errors import RunError, SettingError
+from fedbary.parts.imports import said
 from fedbary.runs.lock import LOCK
 from fedbary.settings.config import Settings, bookkeeping, read_yaml
 
@@ -166,3 +167,21 @@ def changed_settings(folder: Path, settings: Settings) -> dict[str, tuple[Any, A
     made, now = read_settings(folder), settings.model_dump()
     pairs = {key: (made.get(key), new) for key, new in now.items() if key not in bookkeeping()}
     return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
+
+
+@contextmanager
+def as_written(folder: Path) -> Iterator[None]:
+    """Read a run's folder; report any error but a SettingError as damage.
+
+    Raises
+    ------
+    SettingError
+        The error's kind and text, and the expected content: a folder as a run writes it.
+    """
+    try:
+        yield
+    except (SettingError, RunError):
+        raise
+    except Exception as error:  # noqa: BLE001 - files of strangers raise many kinds
+        allowed = f"a folder as a run writes it ({said(error)})"
+        raise SettingError("run", str(folder), allowed) from error

@@ -27,7 +27,7 @@ from fedbary.runs.checkpoints import (
     save_checkpoint,
 )
 from fedbary.runs.commit import git_commit
-from fedbary.runs.location import METRICS, SETTINGS, SIGNATURE, changed_settings
+from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS, SIGNATURE, changed_settings
 from fedbary.runs.provenance import made_with, write_settings
 from fedbary.runs.resume import lines_until
 from fedbary.runs.schema import BEST_ROUND
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
-
-POSTERIOR = "posterior"
-"""Name of the file of the final posterior, without which a run has not ended."""
 
 NETWORKS = "networks"
 """Name of the file of the networks that predict together, stacked; most methods have none.
@@ -169,7 +166,7 @@ class RunFolder:
 
     def finish(self, posterior: Posterior) -> None:
         """Write the final posterior; the run is then whole."""
-        self.write_tensors(POSTERIOR, posterior.state_dict())
+        self.write_tensors(Path(POSTERIOR).stem, posterior.state_dict())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write ``<name>.safetensors`` at once."""

@@ -29,14 +29,13 @@ from fedbary.methods.shared.inherited import age, whose
 from fedbary.parts.parameters import told
 from fedbary.runs.checkpoints import Checkpoint
 from fedbary.runs.commit import git_commit
-from fedbary.runs.damage import as_written
-from fedbary.runs.forgotten import forgotten_by, note_forgotten
-from fedbary.runs.location import is_deployed, read_settings
+from fedbary.runs.location import as_written, is_deployed, read_settings
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended, rounds_before, sound_checkpoint
 from fedbary.runs.run_folder import tensors_of
 from fedbary.runs.schema import CLIENTS
+from fedbary.runs.sites import forgotten_by, note_forgotten
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import ROOT, Settings, validated
 from fedbary.settings.task_words import OfClasses, OfGuarantees

@@ -11,7 +11,7 @@ from fedbary.gaussian import Posterior
 from fedbary.inference import PosteriorParameters
 from fedbary.methods import Tensors, method_of
 from fedbary.parts.parameters import told
-from fedbary.runs.damage import as_written
+from fedbary.runs.location import as_written
 from fedbary.runs.run_folder import read_layout
 from fedbary.settings.combinations import has_earlier_prior
 from fedbary.settings.config import Settings

@@ -15,13 +15,12 @@ from fedbary.gaussian import Posterior
 from fedbary.predictive.mahalanobis import Background
 from fedbary.runs.best import result_line
 from fedbary.runs.conformal_kept import read_sites
-from fedbary.runs.damage import as_written
 from fedbary.runs.data_kept import read_digest
-from fedbary.runs.location import METRICS, read_settings
+from fedbary.runs.location import METRICS, POSTERIOR, as_written, read_settings
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
-from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_layout, tensors_of
+from fedbary.runs.run_folder import BACKGROUND, NETWORKS, read_layout, tensors_of
 from fedbary.settings.config import validated
 from fedbary.tasks import risks, row_names, task_of
 from fedbary.trained.group import of_group
@@ -69,7 +68,7 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
     require_trusted(settings, folder, own_code)
     task = task_of(settings)
     signature = read_layout(folder, task.signature_from)
-    posterior = Posterior.from_state_dict(tensors_of(folder, POSTERIOR))
+    posterior = Posterior.from_state_dict(tensors_of(folder, Path(POSTERIOR).stem))
     network = task.make_model(signature)
     _fill(network, posterior, folder)
     return Trained(

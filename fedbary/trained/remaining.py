@@ -20,7 +20,7 @@ from fedbary.runs.failing import advised
 from fedbary.runs.location import SETTINGS
 from fedbary.runs.provenance import write_settings
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder, read_layout, read_signature
-from fedbary.runs.site_keys import read_site_keys, write_site_keys
+from fedbary.runs.sites import read_site_keys, write_site_keys
 from fedbary.settings.config import Settings, read_yaml
 from fedbary.settings.modes import Clocked
 from fedbary.settings.task_words import OfGuarantees

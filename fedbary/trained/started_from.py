@@ -22,14 +22,13 @@ from fedbary.methods._sums import SumsMethod
 from fedbary.methods.shared.inherited import Inherited
 from fedbary.runs.best import result_line
 from fedbary.runs.checkpoints import load_round
-from fedbary.runs.damage import as_written
-from fedbary.runs.forgotten import forgotten_by, note_forgotten
-from fedbary.runs.location import POSTERIOR, SETTINGS, read_settings
+from fedbary.runs.location import POSTERIOR, SETTINGS, as_written, read_settings
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.provenance import write_settings
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import read_signature, tensors_of
 from fedbary.runs.schema import ROUND
+from fedbary.runs.sites import forgotten_by, note_forgotten
 from fedbary.settings.config import Settings, read_yaml
 
 METHOD_STATE = "method."

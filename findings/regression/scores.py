@@ -14,6 +14,9 @@ from fedbary.report.results import REPEATS
 from fedbary.settings.config import bookkeeping
 from fedbary.study.table import settings_of
 
+CENTRAL = "central.csv"
+"""Scores of methods that see all data at once, beside the runs."""
+
 SCORES = ("nll", "rmse", "sharpness", "crps")
 COVERAGE = ("coverage_50", "coverage_90", "coverage_95")
 POINT = ["dataset", "split", "method", "settings"]

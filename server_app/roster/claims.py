@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 
-from fedbary.runs.site_keys import SiteKey
+from fedbary.runs.sites import SiteKey
 from fedbary.texts import shown
 from strategies.internals import NodeInfo
 

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedbary.errors import RunError
 from fedbary.runs.location import SITE_KEYS
-from fedbary.runs.site_keys import SiteKey
+from fedbary.runs.sites import SiteKey
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature

@@ -16,7 +16,7 @@ from fedbary.commands import start
 from fedbary.errors import RunError, SettingError
 from fedbary.methods import require_method
 from fedbary.runs.journal import journal_of, require_repeated
-from fedbary.runs.longer import lengthen
+from fedbary.runs.resume import lengthen
 from fedbary.settings.config import resolve
 from fedbary.settings.modes import require_real_time
 from server_app import run

@@ -14,7 +14,7 @@ from nodes import KeyedGrid, settings
 
 import client_app
 from fedbary.errors import SettingError
-from fedbary.runs.site_keys import read_site_keys, write_site_keys
+from fedbary.runs.sites import read_site_keys, write_site_keys
 from fedbary.tasks._images import layout_of
 from server_app import run
 from server_app.engine.inline import run_inline

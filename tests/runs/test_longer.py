@@ -9,9 +9,8 @@ from fedbary.commands import start
 from fedbary.errors import SettingError
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.location import is_whole
-from fedbary.runs.longer import earlier_rates, lengthen
 from fedbary.runs.metrics_file import read_rounds
-from fedbary.runs.resume import resumable
+from fedbary.runs.resume import earlier_rates, lengthen, resumable
 from fedbary.settings.config import resolve
 from fedbary.study.grid import read_experiment
 from fedbary.study.sweep import SweepFolder
@@ -88,7 +87,7 @@ def test_killed_while_it_is_lengthened_a_run_goes_on_with_its_old_rounds(two, mo
         raise KeyboardInterrupt
 
     before = load_file(two / "posterior.safetensors")
-    monkeypatch.setattr("fedbary.runs.longer.write_settings", killed)
+    monkeypatch.setattr("fedbary.runs.resume.write_settings", killed)
     with pytest.raises(KeyboardInterrupt):
         lengthen(two, settings(rounds=3, resume="last"))
     assert not is_whole(two)

@@ -22,8 +22,8 @@ from fedbary.methods import METHODS
 from fedbary.methods._sums import sites_of, state_of
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.conformal_kept import CONFORMAL
-from fedbary.runs.longer import lengthen
 from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.resume import lengthen
 from server_app.engine.inline import run_inline
 
 FACTS = {"images": "normaliser", "tables": "standardiser", "numbers": "standardiser"}
