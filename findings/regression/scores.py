@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from fedbary.study.central import TABLE as CENTRAL
 
 from fedbary.report.results import REPEATS
 from fedbary.settings.config import bookkeeping
