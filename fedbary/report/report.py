@@ -12,15 +12,16 @@ from fedbary.report.compared import read_one
 from fedbary.report.document import Document
 from fedbary.report.results import Results
 from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS
+from fedbary.runs.own_code import require_trusted
 from fedbary.settings.config import DEFAULTS, read_yaml
 from fedbary.study.files import is_table
 from fedbary.study.table import read_about, read_table, with_methods
 
 
-def write_report(results: str | Path) -> Path:
+def write_report(results: str | Path, own_code: bool = False) -> Path:
     """Write `report.html`, `report.md` and `figures/` from a results folder's table, or a run's.
 
-    Each task has sections of its own.
+    Each task has sections of its own. `own_code` is as for `fedbary.load`.
 
     Returns
     -------
@@ -44,6 +45,7 @@ def write_report(results: str | Path) -> Path:
         document.text("{about}", about=text)
     tasks = [(str(task), rows) for task, rows in table.groupby(_task(table), sort=False)]
     for task, rows in tasks:
+        require_trusted({"task": task}, results, own_code)
         told = sections.of(task)
         if len(tasks) > 1:
             document.heading(f"Task: {task}", 1)

@@ -24,6 +24,7 @@ from typing import Any
 from fedbary.errors import SettingError
 from fedbary.settings.config import DEFAULTS, Settings, bookkeeping, completed, read_yaml
 from fedbary.settings.earlier import with_every
+from fedbary.settings.owners import usual_of
 from fedbary.settings.uses import require_used, require_used_by_some
 
 KEYS = ("title", "about", "settings", "grid")
@@ -134,11 +135,9 @@ def _differing_in(group: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _told(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's settings as names tell them: a method's name in place of the rule."""
-    usual, protocol = (
-        _sections()[kind].get(by, {})
-        for kind, by in (("tasks", settings.task), ("protocols", settings.protocol))
-    )
-    chosen = {**usual, **protocol, **given}
+    sections = _sections()
+    usual = usual_of(settings.task, sections["tasks"])
+    chosen = {**usual, **sections["protocols"].get(settings.protocol, {}), **given}
     return with_every({**settings.model_dump(), "rule": settings.strategy}, chosen)
 
 

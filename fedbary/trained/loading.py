@@ -62,12 +62,12 @@ def load(run: Path | str, own_code: bool = False, group: str | None = None) -> T
 
 def _loaded(folder: Path, own_code: bool) -> Trained:
     made = read_settings(folder)
+    require_trusted(made, folder, own_code)
     if not (rounds := read_rounds(folder)):
         raise SettingError("run", str(folder), f"a run with the lines of its {METRICS}")
     here = {"device": "auto", "resume": "none", "protocol": "none"}
     older = {"normalise": "none"}  # what the model was trained on; other newer settings default
     settings = completed({**older, **made, **here})
-    require_trusted(settings, folder, own_code)
     task = task_of(settings)
     held = read_layout(folder, task.signature_from)
     signature = task.signature() if held is None else held

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fedbary.parts.parameters import Checked
 from fedbary.settings.config import Settings
@@ -20,10 +20,12 @@ class OwnSettings:
     ----------
     Parameters : type
         The settings that the task owns, a frozen dataclass.
+    defaults : mapping
+        A task of one's own: defaults of settings, where they differ from those of its base.
     reads : str
         The folder of its data sets, the function that reads one, and the endings of files that it
         reads. Without endings it reads any path. It is read from the task's file, before PyTorch is
-        imported.
+        imported. A task of one's own that leaves it empty reads `dataset` itself, any text.
     best_by : sequence of str
         Scores that may choose the best round; `fedbary.runs.direction` has the better direction.
     conditions : sequence of functions
@@ -31,6 +33,7 @@ class OwnSettings:
     """
 
     Parameters: type[Checked]
-    reads: str
-    best_by: Sequence[str]
-    conditions: Sequence[Conditions]
+    defaults: Mapping[str, object] = {}
+    reads = ""
+    best_by: Sequence[str] = ()
+    conditions: Sequence[Conditions] = ()
