@@ -29,7 +29,6 @@ class Grades(Tables):
     Parameters = OfGrades
     defaults = {"rounds": 2, "model": "linear"}
     limits = {**Tables.limits, "rps": (0.0, 1.0)}
-    known_metrics = {**Tables.known_metrics, "rps": (0.0, 1.0), "local-rps": (0.0, 1.0)}
     curves = (("rps", 1, "Ranked probability score", RED), *Tables.curves)
 
     def judged(self, prediction, y):

@@ -58,7 +58,7 @@ def data_sets(task: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     imported.
     """
     if is_factory(task):
-        reads = own_function("task", task, "Class").reads
+        reads: str = getattr(own_function("task", task, "Class"), "reads", "")
     elif own := re.search(r'^    reads = "(.+)"', text := _texts(_PACKAGE / "tasks")[task], re.M):
         reads = own[1]
     else:

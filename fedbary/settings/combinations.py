@@ -17,7 +17,6 @@ from fedbary.settings.task_words import (
     OfGuarantees,
     OfImages,
     OfRows,
-    OfSets,
 )
 
 if TYPE_CHECKING:
@@ -136,14 +135,8 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
     if kind.fits_last_layer and not kind.needs_numbers and settings.task == "regression":
         allowed = f"another for task=regression, such as ConjugateGaussian: {settings.method} "
         yield "method", f"{allowed}predicts classes"
-    has_classes, has_one = (
-        issubclass(task_kind(settings.task).Parameters, of) for of in (OfClasses, OfSets)
-    )
-    if kind.needs_softmax and has_classes and not has_one:
-        yield (
-            "method",
-            f"another method for task={settings.task}: it needs one class an example",
-        )
+    if kind.needs_softmax and not task_kind(settings.task).one_class:
+        yield "method", f"another for task={settings.task}: it needs one class an example"
     if kind.fits_last_layer and getattr(settings, "class_weights", "none") != "none":
         yield "class_weights", f"none for {method}, which counts every example once"
     yield from _with_laplace(settings, "covariance" in declared(kind))

@@ -76,8 +76,8 @@ def usual_of(task: str, sections: Mapping[str, Mapping[str, Any]]) -> Mapping[st
     """
     if not is_factory(task):
         return sections.get(task, {})
-    kind, found = task_kind(task), {}
-    for above in reversed(kind.__mro__):
+    found: dict[str, Any] = {}
+    for above in reversed(task_kind(task).__mro__):
         room, _, name = above.__module__.rpartition(".")
         found |= sections.get(name, {}) if room == "fedbary.tasks" else {}
         found |= vars(above).get("defaults", {})

@@ -17,6 +17,7 @@ from fedbary.parts.imports import own_function
 from fedbary.parts.registry import is_factory
 from fedbary.settings.config import Settings
 from fedbary.tasks._calibrated import edges, groups, held_out, hits_and_sizes, risks, row_names
+from fedbary.tasks._classes import Classes
 from fedbary.tasks._task import Task
 from fedbary.tasks.shared.values import (
     ClientMetrics,
@@ -30,6 +31,7 @@ from fedbary.tasks.shared.values import (
 )
 
 __all__ = [
+    "Classes",
     "ClientMetrics",
     "Dialogue",
     "Graph",

@@ -67,9 +67,7 @@ class Rows(Task):
         deal.evaluation_data(self.held, self.deal)
         if told(OfGuarantees, self.settings).conformal is not None:
             row_names(self.settings, self.signature())
-        if not own_data:
-            deal.client_rows(self.held, self.deal, self.settings.clients)
-        self.make_model(self.signature())
+        super().check(own_data)
 
     def notes(self) -> tuple[str, ...]:
         """Return a line on what the settings' table holds."""
@@ -139,11 +137,6 @@ class Rows(Task):
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read the rows of a file."""
         return read_rows(path, self.own.target, signature, self.choice.id)
-
-    def evaluation_examples(self) -> Examples:
-        """Return the test rows, or those kept for validation."""
-        x, y = deal.evaluation_data(self.held, self.deal)
-        return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
 
 
 def _note(held: Labelled | Table) -> str:

@@ -30,6 +30,8 @@ class OwnSettings:
         Scores that may choose the best round; `fedbary.runs.direction` has the better direction.
     conditions : sequence of functions
         Each yields conditions on a run's settings.
+    one_class : bool
+        False if an example has several classes: methods that learn from one softmax do not fit.
     """
 
     Parameters: type[Checked]
@@ -37,3 +39,4 @@ class OwnSettings:
     reads = ""
     best_by: Sequence[str] = ()
     conditions: Sequence[Conditions] = ()
+    one_class = True
