@@ -38,8 +38,16 @@ from fedbary.tasks import _class_scores, _failing, _linear
 from fedbary.tasks._class_scores import SCORES
 from fedbary.tasks._network import network
 from fedbary.tasks._task import Task
-from fedbary.tasks.shared.own_settings import Condition
-from fedbary.tasks.shared.values import ClientMetrics, Facts, Graph, Loss, Outcome, Scored, Tested
+from fedbary.tasks.shared.values import (
+    ClientMetrics,
+    Condition,
+    Facts,
+    Graph,
+    Loss,
+    Outcome,
+    Scored,
+    Tested,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,14 +30,15 @@ from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
+from fedbary.parts.parameters import Checked
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.forecast import Forecast
 from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
-from fedbary.tasks.shared.own_settings import OwnSettings
 from fedbary.tasks.shared.values import (
     ClientMetrics,
+    Conditions,
     Dialogue,
     Facts,
     Graph,
@@ -46,6 +47,7 @@ from fedbary.tasks.shared.values import (
     Scored,
     Signature,
     Tested,
+    Unused,
 )
 
 if TYPE_CHECKING:
@@ -58,11 +60,29 @@ def moved(shard: Shard, device: torch.device) -> Shard:
     return Shard(*(held.to(device) for held in vars(shard).values()))
 
 
-class Task(OwnSettings, ABC):
-    """A task: it holds the run's settings, and nothing else.
+class Task(ABC):
+    """A task: it holds the run's settings, and nothing else. A task below another inherits all.
 
     Attributes
     ----------
+    Parameters : type
+        The settings that the task owns, a frozen dataclass.
+    defaults : mapping
+        A task of one's own: defaults of settings, where they differ from those of its base.
+    reads : str
+        The folder of its data sets, the function that reads one, and the endings of files that it
+        reads. Without endings it reads any path. It is read from the task's file, before PyTorch is
+        imported. A task of one's own that leaves it empty reads `dataset` itself, any text.
+    best_by : sequence of str
+        Scores that may choose the best round; `fedbary.runs.direction` has the better direction.
+    conditions : sequence of functions
+        Each yields conditions on a run's settings.
+    numbers : bool
+        True if targets are numbers, not classes.
+    one_class : bool
+        False if an example has several classes: methods that learn from one softmax do not fit.
+    private : bool
+        True if a run without normalisation takes no sums of the sites' data but its method's.
     by_split : bool
         True if the setting `split` chooses among splits of the data; each has its own draws.
     facts : str
@@ -76,6 +96,14 @@ class Task(OwnSettings, ABC):
         Scores that are drawn over the rounds.
     """
 
+    Parameters: type[Checked]
+    defaults: Mapping[str, object] = {}
+    reads = ""
+    best_by: Sequence[str] = ()
+    conditions: Sequence[Conditions] = ()
+    numbers = False
+    one_class = True
+    private = False
     by_split = False
     facts = ""
     counts_classes = False
@@ -84,6 +112,11 @@ class Task(OwnSettings, ABC):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+
+    @staticmethod
+    def unused(settings: Settings) -> Iterator[Unused]:
+        """Yield settings that a run of the task does not use, though one of its parts owns them."""
+        yield from ()
 
     def seed(self, purpose: str, *indices: int) -> int:
         """Return the seed of a purpose."""

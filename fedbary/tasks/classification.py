@@ -8,7 +8,7 @@ out-of-distribution images (`ood_dataset`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -39,8 +39,7 @@ from fedbary.tasks import _adapted, _beyond, _features, _images, _moments, _sums
 from fedbary.tasks._classes import Classes, not_closed
 from fedbary.tasks._network import network
 from fedbary.tasks._task import moved
-from fedbary.tasks.shared.own_settings import Conditions
-from fedbary.tasks.shared.values import Dialogue, Facts, Graph, Outcome
+from fedbary.tasks.shared.values import Conditions, Dialogue, Facts, Graph, Outcome, Unused
 
 
 class Classification(Classes):
@@ -49,6 +48,14 @@ class Classification(Classes):
     Parameters: type[Checked] = OfImages
     reads = "data/images read .npz .parquet"
     conditions: Sequence[Conditions] = (not_closed, _images.conditions, _adapted.on_backbone)
+
+    private = True
+
+    @staticmethod
+    def unused(settings: Settings) -> Iterator[Unused]:
+        """Yield the column of the labels where data have no columns."""
+        if not settings.source.has_columns:
+            yield "target", (f"dataset={settings.dataset}", "those with columns do")
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

@@ -37,8 +37,7 @@ from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_
 from fedbary.tasks._classes import Classes, not_closed
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
-from fedbary.tasks.shared.own_settings import Condition
-from fedbary.tasks.shared.values import ClientMetrics, Dialogue, Facts, Loss, Outcome
+from fedbary.tasks.shared.values import ClientMetrics, Condition, Dialogue, Facts, Loss, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -40,9 +40,9 @@ from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfTexts
 from fedbary.tasks._adapted import on_backbone
 from fedbary.tasks._classes import not_closed
+from fedbary.tasks._task import Task
 from fedbary.tasks.classification import Classification
-from fedbary.tasks.shared.own_settings import Condition
-from fedbary.tasks.shared.values import Facts, Outcome
+from fedbary.tasks.shared.values import Condition, Facts, Outcome
 
 UNTOLD = "a table of texts that can be read"
 """Message to the server about a site's file; the site's own log says more."""
@@ -81,6 +81,8 @@ class Text(Classification):
     Parameters = OfTexts
     reads = "data/texts read"
     conditions = (not_closed, on_backbone, of_texts)
+    private = False
+    unused = Task.unused
 
     @cached_property
     def words(self) -> OfTexts:
