@@ -21,7 +21,7 @@ from fedbary.data.tables import Choice, Labelled, Layout, Table, names_in, plain
 from fedbary.errors import CellError
 from fedbary.parts.parameters import told
 from fedbary.settings.task_words import OfGuarantees, OfRows
-from fedbary.tasks import _medians
+from fedbary.tasks import _sums
 from fedbary.tasks._calibrated import row_names
 from fedbary.tasks._task import Task
 from fedbary.tasks.shared.values import Dialogue
@@ -115,8 +115,8 @@ class Rows(Task):
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> dict[str, Any]:
         """Answer with counts of the features' values."""
-        if question == _medians.NAME:
-            return _medians.answer(shard.x, asked)
+        if question == _sums.MEDIANS:
+            return _sums.answer_medians(shard.x, asked)
         return super().answer(question, shard, asked, tensors)
 
     def ask_fill(self, sums: Sums, layout: Layout) -> Dialogue[dict[str, Tensor]]:
@@ -129,7 +129,7 @@ class Rows(Task):
         of_features = sums.first(len(layout.features))
         if self.own.missing != "median":
             return {"fill": of_features.mean}
-        medians = yield from _medians.ask(of_features)
+        medians = yield from _sums.ask_medians(of_features)
         names = [name for name, levels in layout.columns if not levels]
         are_numbers = torch.tensor([feature in names for feature in layout.features])
         return {"fill": torch.where(are_numbers, medians, of_features.mean)}

@@ -303,9 +303,9 @@ class Task(ABC):
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Score the global model."""
 
-    @abstractmethod
     def said(self, scores: Mapping[str, float]) -> str:
         """Return the scores as the log's line has them."""
+        return "  ".join(f"{name} {score:.4g}" for name, score in scores.items())
 
     def advice(self, found: Scored, facts: Facts) -> str:
         """Return a line on how a result's predictions could be better; "" for none."""
@@ -370,6 +370,6 @@ class Task(ABC):
     def judged(self, prediction: Any, y: Tensor) -> dict[str, float]:
         """Score a prediction of examples whose targets are known."""
 
-    @abstractmethod
     def judgement(self, prediction: Any, y: Tensor) -> Iterable[tuple[str, Figure]]:
         """Yield pictures of such a prediction, each with its file's name."""
+        return ()

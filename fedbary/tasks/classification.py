@@ -35,7 +35,7 @@ from fedbary.runs.run_folder import read_layout
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfImages
-from fedbary.tasks import _adapted, _beyond, _features, _images, _moments, _sums
+from fedbary.tasks import _adapted, _beyond, _features, _images, _sums
 from fedbary.tasks._classes import Classes, not_closed
 from fedbary.tasks._network import network
 from fedbary.tasks._task import moved
@@ -188,8 +188,8 @@ class Classification(Classes):
 
         Features are summed by column; another question is for their second moments.
         """
-        if question == _moments.NAME:
-            return _moments.answer(shard.x, asked)
+        if question == _sums.MOMENTS:
+            return _sums.answer_moments(shard.x, asked)
         if question != _sums.NAME:
             return super().answer(question, shard, asked, tensors)
         return _sums.told(pixel_sums(shard.x, _sums.shift_of(asked)))
