@@ -45,8 +45,6 @@ RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         },
         {"projection": "WB", "holdout": 0.1, "compress": "all", "normalise": "none"},
     ),
-    "multilabel": ({"holdout": 0.1, "normalise": "channels", "train_fraction": 0.1},),
-    "segmentation": ({"holdout": 0.1, "normalise": "channels", "train_fraction": 0.1},),
     "text": ({**TELLING, "dataset": "texts", "backbone": "texts", "text": "body", "features": 4},),
     "tables": ({**TELLING, "missing": "median"},),
     "regression": (
@@ -109,8 +107,6 @@ _MEANINGS = {
     "below": ("values of each column below a number that the server names", "examples", "answers"),
     "moments": ("sum of products of each two features, standardised", "–", "answers"),
     "spread": ("sum of the residuals' spread over the networks", "target's square", "answers"),
-    "f1": ("macro F1 over the labels", "0 to 1", "scores"),
-    "iou": ("mean over the classes of intersection over union", "0 to 1", "scores"),
     "packing": ("how the reply's arrays are packed, with `compress`", "–", ""),
 }  # fmt: skip
 """Of each name what it is, its unit, and the word that withholds it."""

@@ -102,8 +102,6 @@ RUNS: dict[str, Words] = {
         "rounds": 2,
     },
     "task/tables-linear": {**TABLE, "model": "linear", "class_weights": "balanced"},
-    "task/segmentation": {**EVERY, "task": "segmentation", "dataset": "golden_data:masks"},
-    "task/multilabel": {**EVERY, "task": "multilabel", "dataset": "golden_data:several"},
     # Predictions
     "predictive/montecarlo": {**IMAGES, "predictive": "montecarlo"},
     "predictive/mean": {**IMAGES, "samples": 1},
@@ -172,7 +170,7 @@ BEGINS = {f"started/{name}": name for name in ("barycentre", "PVI", "LDA", "Conj
 
 FOLDERS = (
     "method/barycentre", "method/LDA", "method/PVI", "method/FedAG", "method/pFedVem",
-    "method/SGHMC", "task/images", "task/tables-linear", "task/segmentation", "conformal/lac",
+    "method/SGHMC", "task/images", "task/tables-linear", "conformal/lac",
     "async/sites", "head/adapters", "own-sites",
 )  # fmt: skip
 """Runs whose folders are pinned: one of each kind."""

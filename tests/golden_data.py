@@ -45,18 +45,3 @@ def images():
     for image, label in zip(x, y, strict=True):
         image[2 * label : 2 * label + 2] += 40
     return _split(x.clip(0, 255).astype(np.uint8), y)
-
-
-def masks():
-    """Return grey images of 8 × 8 pixels, each with a mask of its bright half."""
-    x = np.tile(16 * (_columns(ROWS + TEST, 8)[:, :, None] + 6), (1, 1, 8))
-    return _split(x.clip(0, 255).astype(np.uint8), (x > 96).astype(np.uint8))
-
-
-def several():
-    """Return images as `images` does, with two labels that may go together."""
-    found = images()
-    for part in ("train", "test"):
-        y = found[f"y_{part}"]
-        found[f"y_{part}"] = np.stack([y > 0, y < 2], axis=1).astype(np.uint8)
-    return found

@@ -19,7 +19,7 @@ from fedbary.settings.config import parse_overrides, resolve
 
 FILE = Path(__file__).with_suffix(".json")
 
-TASKS = ("tables", "text text=body", "regression", "segmentation", "multilabel")
+TASKS = ("tables", "text text=body", "regression")
 LOCAL = ("variational", "natural_gradient", "ivon", "clamped_sgd", "laplace")
 PREDICTIVE = ("montecarlo", "members", "product", "dropout", "closed", "wrong")
 STRUCTURES = ("none", "diagonal", "kronecker", "shared", "full", "wrong")
@@ -87,7 +87,6 @@ model=linear bayesian_layers=2
 model=mlp hidden_units=0
 model=mlp hidden_units=7
 model=resnet20
-model=unet
 model=own_models:normed
 model=nowhere
 hidden_units=9

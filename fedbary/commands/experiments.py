@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedbary.commands.use import OwnCode
 from fedbary.errors import RunError, Stopped
 
 GridFile = Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml")]
@@ -79,6 +80,7 @@ def sweep(
 
 def report(
     results: Annotated[Path, typer.Argument(metavar="RESULTS")],
+    own_code: OwnCode = False,
 ) -> None:
     """Report the results of a sweep or a run on one page.
 
@@ -89,7 +91,7 @@ def report(
     """
     from fedbary.report.report import write_report
 
-    print(f"Report: {write_report(results)}")
+    print(f"Report: {write_report(results, own_code)}")
 
 
 def compare(
@@ -98,6 +100,7 @@ def compare(
     force: Annotated[
         bool, typer.Option("--force", help="Replace the folder if it exists.")
     ] = False,
+    own_code: OwnCode = False,
 ) -> None:
     """Compare runs: settings, scores, learning curves.
 
@@ -109,9 +112,11 @@ def compare(
     """
     from fedbary.figures.courses import courses
     from fedbary.report import compared, markup
+    from fedbary.runs.own_code import require_trusted
     from fedbary.trained import writing
 
     table = compared.with_arms(compared.read_runs(runs))
+    require_trusted({"task": table["task"].iloc[0]}, runs[0], own_code)
     writing.require_free([output], force)
     picture = courses(table, compared.curves_of(table))
     tables = [f(table) for f in (compared.settings_table, compared.scores_table)]

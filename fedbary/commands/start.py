@@ -70,8 +70,9 @@ def resume(
                 f"a simulated run; this one had real servers: repeat its command with {going_on}"
             )
             raise SettingError("run", str(run), allowed)
-        settings = validated({**read_settings(run), "resume": checkpoint, **given})
-        require_trusted(settings, run, own_code)
+        made = read_settings(run)
+        require_trusted(made, run, own_code)
+        settings = validated({**made, "resume": checkpoint, **given})
     if without:
         from fedbary.runs.sites import leave_out
 
@@ -101,12 +102,12 @@ def replay(run: Path, output: Path, own_code: bool = False) -> None:
     with as_written(run):
         require_ended(run)
         held = read_settings(run)
+        require_trusted(held, run, own_code)
         if held.get("mode") != "async":
             allowed = "a run with mode=async; other runs repeat from their settings"
             raise SettingError("run", str(run), allowed)
         changes = {"speeds": str(run.resolve() / METRICS), "resume": "none", "engine": "inline"}
         settings = validated({**held, **changes, "output": str(output)})
-        require_trusted(settings, run, own_code)
         journal_of(settings)  # raises an error if it cannot be repeated
     with claimed_folder(settings, Path.cwd()) as folder:
         _simulate(settings, folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +14,12 @@ from fedbary.data.formats.npz import read_npz_arrays
 from fedbary.data.image_files import IMAGES, read_image, shape_of
 from fedbary.data.image_folder import treated
 from fedbary.data.image_layout import ImageLayout, of_pictures
-from fedbary.data.images._dataset import images_of, require_pixels
-from fedbary.data.labels import CLASSES, Labels
+from fedbary.data.images._dataset import images_of, labels_of, require_pixels
 from fedbary.errors import SettingError
 from fedbary.texts import composed, printable
 
 
-def read_images(
-    path: Path, layout: ImageLayout, resize: str = "none", labels: Labels = CLASSES
-) -> Examples:
+def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Examples:
     """Read images, with labels where they have some.
 
     Parameters
@@ -36,8 +32,6 @@ def read_images(
         Shape and classes of the model.
     resize
         Treatment of image files of another size, see `fedbary.data.image_files.read_image`.
-    labels
-        Form of the labels; a folder's name is a class an image.
 
     Raises
     ------
@@ -46,10 +40,8 @@ def read_images(
     """
     if path.is_dir():
         examples = _folder(path, layout, resize)
-        if labels is not CLASSES:
-            examples = replace(examples, y=None)
     elif path.suffix.lower() == ".npz":
-        examples = _npz(path, labels)
+        examples = _npz(path)
     elif path.is_file() and path.suffix.lower() in IMAGES:
         pixels = read_image(path, of_pictures(layout.shape), resize)
         x = images_of(pixels[None], str(path))
@@ -65,19 +57,18 @@ def read_images(
     if tuple(examples.x.shape[1:]) != layout.shape:
         held, wanted = ("×".join(map(str, s)) for s in (examples.x.shape[1:], layout.shape))
         raise SettingError(str(path), f"images of {held}", f"{wanted}, as the model takes")
-    if examples.y is not None and not labels.fit(examples.y, len(layout.classes)):
-        allowed = f"labels from 0 to {len(layout.classes) - 1}"
-        raise SettingError(str(path), labels.classes(examples.y) - 1, allowed)
+    if examples.y is not None and (last := int(examples.y.max())) >= len(layout.classes):
+        raise SettingError(str(path), last, f"labels from 0 to {len(layout.classes) - 1}")
     return examples
 
 
-def _npz(path: Path, labels: Labels) -> Examples:
+def _npz(path: Path) -> Examples:
     arrays = read_npz_arrays(path, ("x", "y", "x_test", "y_test"))
     end = "" if "x" in arrays else "_test"
     if f"x{end}" not in arrays:
         raise SettingError(str(path), ", ".join(arrays) or "no array", "the array x, or x_test")
     x = images_of(arrays[f"x{end}"], f"{path}: x{end}")
-    y = labels.read(arrays[f"y{end}"], x, f"{path}: y{end}") if f"y{end}" in arrays else None
+    y = labels_of(arrays[f"y{end}"], f"{path}: y{end}") if f"y{end}" in arrays else None
     if y is not None and len(y) != len(x):
         raise SettingError(str(path), f"{len(x)} images, {len(y)} labels", "a label for each image")
     return Examples(tuple(str(row) for row in range(1, len(x) + 1)), x, y)

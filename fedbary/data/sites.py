@@ -14,7 +14,6 @@ from fedbary.data.deal import Deal, site_shard
 from fedbary.data.image_folder import described, read_classes
 from fedbary.data.image_layout import ImageLayout, of_pictures
 from fedbary.data.images._dataset import read_own_npz, tensors
-from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.paths import user_path
 from fedbary.data.shard import Shard
 from fedbary.data.unchanged import Kept, state_of
@@ -113,9 +112,7 @@ _own: Kept[tuple[Tensor, Tensor]] = Kept(4)
 _shards: Kept[Shard] = Kept(4)
 
 
-def own_data(
-    path: str, task: ImageLayout, resize: str = "none", labels: Labels = CLASSES
-) -> tuple[Tensor, Tensor]:
+def own_data(path: str, task: ImageLayout, resize: str = "none") -> tuple[Tensor, Tensor]:
     """Return a site's own images and labels, read once, and anew where its files have changed.
 
     Parameters
@@ -128,8 +125,6 @@ def own_data(
         Layout that they must fit.
     resize : str
         Treatment of a folder's images of another size, see `fedbary.data.image_files.read_image`.
-    labels : Labels
-        Form of the labels, by default a class an image.
 
     Returns
     -------
@@ -144,35 +139,29 @@ def own_data(
         If they cannot be read or do not fit; the message says why.
     """
     state = state_of(user_path(path))
-    return _own.get((path, task, resize, labels), state, lambda: _read(path, task, resize, labels))
+    return _own.get((path, task, resize), state, lambda: _read(path, task, resize))
 
 
-def _read(path: str, task: ImageLayout, resize: str, labels: Labels) -> tuple[Tensor, Tensor]:
+def _read(path: str, task: ImageLayout, resize: str) -> tuple[Tensor, Tensor]:
     file = user_path(path)
     if not file.is_dir() and not file.is_file():
         raise SettingError("data-path", path, "an .npz file or a folder; there is none")
     try:
-        x, y = (
-            _read_folder(file, task, resize, labels)
-            if file.is_dir()
-            else read_own_npz(file, labels)
-        )
+        x, y = _read_folder(file, task, resize) if file.is_dir() else read_own_npz(file)
     except MemoryError as error:
         raise SettingError("data-path", error, "data that fit into memory") from error
     if tuple(x.shape[1:]) != task.shape:
         wanted = "images of" if len(task.shape) == 3 else "features:"
         raise SettingError(path, _sides(x.shape[1:]), f"{wanted} {_sides(task.shape)}")
-    if not labels.fit(y, len(task.classes)):
+    if (last := int(y.max())) >= len(task.classes):
         allowed = f"labels from 0 to {len(task.classes) - 1}, as there are {len(task.classes)}"
-        raise SettingError(path, labels.classes(y) - 1, f"{allowed} classes")
+        raise SettingError(path, last, f"{allowed} classes")
     return x, y
 
 
-def own_shard(
-    path: str, task: ImageLayout, resize: str, labels: Labels, deal: Deal, key: int
-) -> Shard:
+def own_shard(path: str, task: ImageLayout, resize: str, deal: Deal, key: int) -> Shard:
     """Return what a site trains on and holds out of its own images, see `own_data`."""
-    by = path, task, resize, labels
+    by = path, task, resize
     state = state_of(user_path(path))
     return _shards.get((by, deal, key), state, lambda: site_shard(*own_data(*by), deal, key))
 
@@ -183,11 +172,9 @@ def own_notes(path: str, task: ImageLayout) -> tuple[str, ...]:
     return (f"{path}: {described(folder, task.classes)}",) if folder.is_dir() else ()
 
 
-def _read_folder(
-    folder: Path, task: ImageLayout, resize: str, like: Labels
-) -> tuple[Tensor, Tensor]:
+def _read_folder(folder: Path, task: ImageLayout, resize: str) -> tuple[Tensor, Tensor]:
     images, labels = read_classes(folder, task.classes, of_pictures(task.shape), resize)
-    return tensors({"images": images, "labels": labels}, ("images", "labels"), str(folder), like)
+    return tensors({"images": images, "labels": labels}, ("images", "labels"), str(folder))
 
 
 def _sides(shape: Iterable[int]) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from fedbary.parts.imports import own_function
+
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -52,15 +54,21 @@ def data_sets(task: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names that a task's `dataset` may have, and the endings of files that it reads.
 
     They are in ``reads`` of the task's class or of its base: a folder of modules, the function that
-    reads a data set, and endings. Without endings it reads any path.
+    reads a data set, and endings. Without endings it reads any path. A class of one's own is
+    imported.
     """
-    text = _texts(_PACKAGE / "tasks")[task]
-    if own := re.search(r'^    reads = "(.+)"', text, re.M):
-        room, function, *endings = own[1].split()
-        without = () if room == "data/tables" else ("none",)
-        return (*without, *modules(room, function)), tuple(endings) or ("",)
-    (above,) = re.findall(r"^class \w+\((\w+)", text, re.M)
-    return data_sets(next(name for name in modules("tasks") if name == above.lower()))
+    if is_factory(task):
+        reads: str = getattr(own_function("task", task, "Class"), "reads", "")
+    elif own := re.search(r'^    reads = "(.+)"', text := _texts(_PACKAGE / "tasks")[task], re.M):
+        reads = own[1]
+    else:
+        (above,) = re.findall(r"^class \w+\((\w+)", text, re.M)
+        return data_sets(next(name for name in modules("tasks") if name == above.lower()))
+    if not reads:
+        return ("none",), ("",)
+    room, function, *endings = reads.split()
+    without = () if room == "data/tables" else ("none",)
+    return (*without, *modules(room, function)), tuple(endings) or ("",)
 
 
 def rules() -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from fedbary.report.results import NO_DATA, REPEATS, Results, grouped, plain
 from fedbary.runs.duration import duration
 from fedbary.runs.failing import verdict
 from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS
+from fedbary.runs.own_code import require_trusted
 from fedbary.runs.schema import BEHIND, FAILING
 from fedbary.settings.config import bookkeeping
 from fedbary.study.files import is_table
@@ -50,8 +51,10 @@ Named = list[tuple[str, pd.DataFrame]]
 """Names of methods with the rows of their runs' results."""
 
 
-def write_report(results: str | Path) -> Path:
+def write_report(results: str | Path, own_code: bool = False) -> Path:
     """Write `report.html`, `report.md` and `figures/` from a results folder's table, or a run's.
+
+    `own_code` is as for `fedbary.load`.
 
     Returns
     -------
@@ -75,6 +78,7 @@ def write_report(results: str | Path) -> Path:
         document.text("{about}", about=text)
     tasks = [(str(task), rows) for task, rows in table.groupby("task", sort=False)]
     for task, rows in tasks:
+        require_trusted({"task": task}, results, own_code)
         if len(tasks) > 1:
             document.heading(f"Task: {task}", 1)
             rows = rows.dropna(axis="columns", how="all")

@@ -124,7 +124,7 @@ def _cures(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
         yield f"lr={settings.lr / 3:.1g}"
     sees_pixels = getattr(settings, "adapters", "none") == "none"
     pixels_as_are = getattr(settings, "normalise", "") == "none" and sees_pixels
-    if settings.task == "classification" and pixels_as_are:
+    if hasattr(settings, "input_shape") and pixels_as_are:
         yield "normalise=channels pixels=unit"
     if getattr(settings, "initialisation", "he") == "papers":
         yield "initialisation=he"
@@ -159,5 +159,5 @@ def _remedies(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[st
         yield f"lr={3 * lr:.1g}"
     yield f"lr={lr / 3:.1g}"
     if settings.model != "linear":
-        images = settings.task == "classification"
+        images = hasattr(settings, "input_shape")
         yield "model=linear bayesian_layers=1" if images else "model=linear"

@@ -11,7 +11,6 @@ from pathlib import Path
 from fedbary.data.forms import backbone_of, source_of
 from fedbary.errors import SettingError
 from fedbary.parts.registry import is_factory
-from fedbary.settings.config import Settings
 
 
 def _is_own_data(name: str) -> bool:
@@ -24,24 +23,26 @@ def _is_own_backbone(name: str) -> bool:
 
 
 NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
+    "task": is_factory,
     "model": is_factory,
     "backbone": _is_own_backbone,
     "dataset": _is_own_data,
     "test_dataset": _is_own_data,
     "ood_dataset": _is_own_data,
 }
-"""Settings that may name a function, ``package.module:function``, each with a test of its value."""
+"""Settings that may name code, ``package.module:function``, each with a test of its value."""
 
 
-def require_trusted(settings: Settings, folder: Path, own_code: bool) -> None:
+def require_trusted(settings: Mapping[str, object], folder: Path, own_code: bool) -> None:
     """Refuse code that a run's settings name, unless the user asks for it and it lies elsewhere.
 
-    Nothing is imported to find its place.
+    Nothing is imported to find its place. Call it before the settings are validated: a task of
+    one's own is imported for its parameters.
 
     Parameters
     ----------
     settings
-        As the run's folder has them.
+        As the run's folder has them, by name.
     folder
         The run's.
     own_code
@@ -53,7 +54,7 @@ def require_trusted(settings: Settings, folder: Path, own_code: bool) -> None:
         If a setting names code that the user has not asked for, or that lies within the folder.
     """
     for setting, names_code in NAMES_CODE.items():
-        name = getattr(settings, setting, "none")
+        name = str(settings.get(setting, "none"))
         if not names_code(name):
             continue
         if not own_code:

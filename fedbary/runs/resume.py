@@ -23,6 +23,7 @@ from fedbary.runs.location import (
 )
 from fedbary.runs.lock import only_writer, require_free
 from fedbary.runs.metrics_file import metrics_lines
+from fedbary.runs.own_code import require_trusted
 from fedbary.runs.provenance import is_made_alike, write_settings
 from fedbary.runs.schema import SKIPPED
 from fedbary.runs.sites import left_out_sites
@@ -154,7 +155,9 @@ def require_ended(folder: Path) -> None:
 
 def _can_go_on(folder: Path) -> bool:
     try:
-        settings = validated({**read_settings(folder), "resume": "last"})
+        made = read_settings(folder)
+        require_trusted({"task": made.get("task", "none")}, folder, own_code=False)
+        settings = validated({**made, "resume": "last"})
         return checkpoint_to_resume(folder, settings) is not None
     except SettingError:
         return False

@@ -17,7 +17,6 @@ from fedbary.settings.task_words import (
     OfGuarantees,
     OfImages,
     OfRows,
-    OfSets,
 )
 
 if TYPE_CHECKING:
@@ -72,9 +71,10 @@ def has_earlier_prior(settings: Settings) -> bool:
 def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:
     if (own := told(OfGuarantees, settings)).conformal is None:
         return
-    rows = issubclass(task_kind(settings.task).Parameters, OfRows)
-    if own.conformal_by == "class" and settings.task == "regression":
-        yield "conformal_by", "all or a column of levels for task=regression"
+    task = task_kind(settings.task)
+    rows = issubclass(task.Parameters, OfRows)
+    if own.conformal_by == "class" and task.numbers:
+        yield "conformal_by", f"all or a column of levels for task={settings.task}"
     elif own.conformal_by not in ("all", "class") and not rows:
         yield "conformal_by", f"all or class for task={settings.task}"
     if settings.holdout == 0:
@@ -124,26 +124,18 @@ def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
     method, kind = f"method={settings.method}", methods()[settings.method]
+    task = task_kind(settings.task)
     if kind.deterministic not in (None, settings.bayesian_layers == 0):
         yield "bayesian_layers", f"{'0' if settings.bayesian_layers else '1 or more'} for {method}"
-    if kind.needs_numbers and settings.task != "regression":
-        yield (
-            "method",
-            f"another for task={settings.task}: {settings.method} predicts numbers",
-        )
+    if kind.needs_numbers and not task.numbers:
+        yield "method", f"another for task={settings.task}: {settings.method} predicts numbers"
     elif kind.needs_numbers and getattr(settings, "noise", "learned") != "learned":
         yield "noise", f"learned for {method}"
-    if kind.fits_last_layer and not kind.needs_numbers and settings.task == "regression":
-        allowed = f"another for task=regression, such as ConjugateGaussian: {settings.method} "
+    if kind.fits_last_layer and not kind.needs_numbers and task.numbers:
+        allowed = f"another for task={settings.task}, such as ConjugateGaussian: {settings.method} "
         yield "method", f"{allowed}predicts classes"
-    has_classes, has_one = (
-        issubclass(task_kind(settings.task).Parameters, of) for of in (OfClasses, OfSets)
-    )
-    if kind.needs_softmax and has_classes and not has_one:
-        yield (
-            "method",
-            f"another method for task={settings.task}: it needs one class an example",
-        )
+    if kind.needs_softmax and not task.one_class:
+        yield "method", f"another for task={settings.task}: it needs one class an example"
     if kind.fits_last_layer and getattr(settings, "class_weights", "none") != "none":
         yield "class_weights", f"none for {method}, which counts every example once"
     yield from _with_laplace(settings, "covariance" in declared(kind))
@@ -169,7 +161,7 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
 def _with_noise(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield settings that would let sites tell more of their examples than sums with noise."""
     own = told(OfImages, settings)
-    if settings.task != "classification":
+    if not task_kind(settings.task).private:
         why = "its standardisation takes sums without noise"
         yield "epsilon", f"0 for task={settings.task}: {why}"
     elif own.normalise != "none":
@@ -188,8 +180,8 @@ def _with_laplace(settings: Settings, takes: bool) -> Iterator[tuple[str, str]]:
     covariance = getattr(settings, "covariance", "none")
     if laplace and not takes:
         yield "inference", f"another value for {method}: laplace is for method=PVI"
-    elif laplace and settings.task == "regression":
-        yield "inference", "another value for task=regression: laplace is for classes"
+    elif laplace and task_kind(settings.task).numbers:
+        yield "inference", f"another value for task={settings.task}: laplace is for classes"
     elif laplace and settings.bayesian_layers:
         yield "bayesian_layers", "0 for inference=laplace, which takes point weights"
     elif laplace and settings.model in models().keys() - {"linear"}:
@@ -232,7 +224,7 @@ def _validation(settings: Settings) -> str:
     at_server, at_clients = "evaluate_on=validation", "holdout above 0 with evaluate_clients=1"
     if settings.dataset == "none":
         return at_clients
-    return at_server if settings.task == "regression" else f"{at_server}, or {at_clients},"
+    return at_server if task_kind(settings.task).numbers else f"{at_server}, or {at_clients},"
 
 
 def _without_data(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -12,10 +12,10 @@ from importlib import import_module
 from fedbary.data.partition import partition
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE, Parameter
-from fedbary.parts.registry import modules, rules
+from fedbary.parts.registry import is_factory, modules, rules
 from fedbary.settings.config import DEFAULTS, Settings
 from fedbary.settings.modes import MODES
-from fedbary.settings.owners import methods, owned
+from fedbary.settings.owners import methods, owned, task_kind
 from fedbary.settings.partition_names import classes, partitioners
 
 _ROOMS = (
@@ -96,6 +96,8 @@ def explained(name: str) -> str:
         If there is neither of that name.
     """
     found = [part for part in parts() if part.name.lower() == name.lower()]
+    if is_factory(name):
+        found = [Part("task", name, inspect.getdoc(task_kind(name)) or "")]
     meanings = settings()
     texts = [f"{part.setting}={part.name}\n\n{part.text}{_parameters(part)}" for part in found]
     if name in meanings:

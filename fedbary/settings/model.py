@@ -24,7 +24,7 @@ from fedbary.parts.parameters import (
 from fedbary.parts.registry import data_sets, is_factory, modules, rules
 from fedbary.parts.registry import methods as names_of_methods
 from fedbary.settings.modes import Synchronous
-from fedbary.settings.owners import divergences, methods
+from fedbary.settings.owners import divergences, methods, task_kind
 from fedbary.settings.partition_names import parameters_of, partitioners
 
 
@@ -162,7 +162,7 @@ class Settings(BaseModel):
 
 def data_task(setting: str, task: str) -> str:
     """Return the task whose data sets a setting may name, for a run's task."""
-    own = setting != "ood_dataset" or task in ("tables", "text")
+    own = setting != "ood_dataset" or task in ("tables", "text") or is_factory(task)
     return task if own else "classification"
 
 
@@ -183,9 +183,12 @@ def require_registered(setting: str, value: str) -> None:
     """Raise a SettingError unless a setting with a registry names one of its parts."""
     if setting == "partition" and value in PARTITIONS:
         return
+    if setting == "task" and is_factory(value):
+        task_kind(value)
+        return
     allowed = registered(setting)
     if value not in allowed:
-        also = ""
+        also = ", or package.module:Class" if setting == "task" else ""
         if setting == "partition" and not partitioners():
             also = f"; pip install 'fedbary[{EXTRA}]' brings those of flwr-datasets"
         raise SettingError(setting, value, ", ".join(allowed) + also)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbary.data.partition import SCHEMES
 from fedbary.parts.parameters import Parameter, declared
-from fedbary.parts.registry import modules
+from fedbary.parts.registry import is_factory, modules
 from fedbary.settings.modes import MODES
 from fedbary.settings.partition_names import parameters_of
 
@@ -59,8 +59,28 @@ def methods() -> Mapping[str, type[Method]]:
 
 @cache
 def task_kind(name: str) -> type[Task]:
-    """Return the class of a task."""
+    """Return the class of a task, one's own too."""
     found: type[Task] = import_module("fedbary.tasks").task_class(name)
+    return found
+
+
+def usual_of(task: str, sections: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return a task's defaults that differ from those of every run.
+
+    Parameters
+    ----------
+    task
+        The task. One's own has those of the task that it is derived from, and its `defaults`.
+    sections
+        Each task's section in simulation.yaml.
+    """
+    if not is_factory(task):
+        return sections.get(task, {})
+    found: dict[str, Any] = {}
+    for above in reversed(task_kind(task).__mro__):
+        room, _, name = above.__module__.rpartition(".")
+        found |= sections.get(name, {}) if room == "fedbary.tasks" else {}
+        found |= vars(above).get("defaults", {})
     return found
 
 
@@ -121,6 +141,8 @@ def owned(setting: str, name: object) -> Owned:
     """Return a part's parameters; none for an unknown one, or a user's own network."""
     if setting == "partition":
         return parameters_of(str(name))
+    if setting == "task" and is_factory(str(name)):
+        return declared(task_kind(str(name)).Parameters)
     return owners().get(setting, {}).get(str(name), {})
 
 
@@ -148,7 +170,7 @@ def names(chosen: Settings | Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 def _owned_by(chosen: tuple[tuple[str, str], ...]) -> dict[str, Owned]:
     called = dict(chosen)
     found = {setting: parts.get(called[setting], {}) for setting, parts in owners().items()}
-    found["partition"] = parameters_of(called["partition"])
+    found |= {setting: owned(setting, called[setting]) for setting in ("partition", "task")}
     unused = unused_by(methods()[called["method"]])
     local = steps() if "inference" in unused else found["inference"]
     found["inference"] = {name: own for name, own in local.items() if name not in unused}

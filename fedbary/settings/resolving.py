@@ -16,7 +16,7 @@ from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE, Parameter, Value, allowed
 from fedbary.settings.combinations import conflicts
 from fedbary.settings.model import Settings, require_data, require_registered
-from fedbary.settings.owners import layers_of, methods, names, owned_by, owners
+from fedbary.settings.owners import layers_of, methods, names, owned_by, owners, usual_of
 from fedbary.settings.partition_names import partitioners
 from fedbary.settings.uses import require_used
 from fedbary.settings.yaml_file import DEFAULTS, read_yaml
@@ -43,8 +43,8 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     """Return the settings of a run; settings that its parts do not use are left out.
 
     Later sources override earlier ones. They are simulation.yaml; its section in `tasks` for the
-    run's task; its section `on_features`, with a backbone; `file`, if it is another file; the
-    preset that `protocol` names; `overrides`.
+    run's task, or the `defaults` of a task of one's own; its section `on_features`, with a
+    backbone; `file`, if it is another file; the preset that `protocol` names; `overrides`.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
             raise SettingError("protocol", protocol, ", ".join(["none", *protocols]))
         preset = protocols[protocol]
     given = {**own, **preset, **overrides}
-    values |= tasks.get(str(given.get("task")), {})
+    values |= usual_of(str(given.get("task")), tasks)
     if given.get("backbone", "none") != "none":
         values |= on_features
     chosen = _typed({**values, **given})

@@ -23,35 +23,6 @@ Idle = Mapping[str, tuple[str, object, str]]
 """Settings that another setting's value makes ineffective, each with both and the value of use."""
 
 
-@dataclass(frozen=True)
-class OfClasses(Checked):
-    """Settings of tasks with classes.
-
-    Parameters
-    ----------
-    classes
-        auto: the data set's classes. Otherwise their number, or their names with commas between.
-    calibrate
-        none; temperature: predictions are p^(1/T), normalised. One T is fitted to the clients'
-        held-out examples (holdout and evaluate_clients above 0); each client sends 21 numbers.
-    ece_bins
-        Bins of the expected calibration error.
-    ood_dataset
-        none; a data set that the final model is tested on as out-of-distribution.
-    """
-
-    classes: NameList = "auto"
-    ood_dataset: str = "none"
-    calibrate: Literal["none", "temperature"] = "none"
-    ece_bins: Annotated[int, Field(ge=1, le=10**5)] = 15
-
-    def __post_init__(self) -> None:
-        """Check every parameter."""
-        super().__post_init__()
-        if self.classes != "auto":
-            parse_classes(self.classes)
-
-
 LEVEL = ("conformal", None, "a level such as conformal=0.9 does")
 
 
@@ -77,20 +48,39 @@ class OfGuarantees(Checked):
 
 
 @dataclass(frozen=True)
-class OfSets(OfClasses, OfGuarantees):
+class OfClasses(OfGuarantees):
     """Settings of tasks with one class an example.
 
     Parameters
     ----------
+    classes
+        auto: the data set's classes. Otherwise their number, or their names with commas between.
+    calibrate
+        none; temperature: predictions are p^(1/T), normalised. One T is fitted to the clients'
+        held-out examples (holdout and evaluate_clients above 0); each client sends 21 numbers.
+    ece_bins
+        Bins of the expected calibration error.
+    ood_dataset
+        none; a data set that the final model is tested on as out-of-distribution.
     conformal_score
         Score of a class; a larger one fits worse. lac: 1 − p, gives the smallest sets. aps: the
         probability of the classes above it, leaves no set empty. raps: aps, plus 0.1 for each rank
         after the first.
     """
 
+    classes: NameList = "auto"
+    ood_dataset: str = "none"
+    calibrate: Literal["none", "temperature"] = "none"
+    ece_bins: Annotated[int, Field(ge=1, le=10**5)] = 15
     conformal_score: Literal["lac", "aps", "raps"] = "lac"
 
     IDLE: ClassVar[Idle] = {"conformal_score": LEVEL, **OfGuarantees.IDLE}
+
+    def __post_init__(self) -> None:
+        """Check every parameter."""
+        super().__post_init__()
+        if self.classes != "auto":
+            parse_classes(self.classes)
 
 
 @dataclass(frozen=True)
@@ -124,7 +114,10 @@ class OfFeatures(OfClasses):
     whiten: bool = False
     normalise: Literal["none", "channels"] = "channels"
 
-    IDLE: ClassVar[Idle] = {"whiten": ("features", "all", "a number of components does")}
+    IDLE: ClassVar[Idle] = {
+        "whiten": ("features", "all", "a number of components does"),
+        **OfClasses.IDLE,
+    }
 
     def __post_init__(self) -> None:
         """Check every parameter."""
@@ -183,6 +176,9 @@ class OfImages(OfAdapters, OfFeatures):
         one. true: both. false: neither. auto: as the data set says (CIFAR-10: true, others: false).
     corruptions
         True: score the final model on blurred, noisy and pale images, too.
+    target
+        Column of the labels in a Hugging Face data set or a Parquet file. Without a column y the
+        default is the only ClassLabel, or label.
     """
 
     input_shape: str = "auto"
@@ -190,6 +186,7 @@ class OfImages(OfAdapters, OfFeatures):
     resize: Literal["none", "crop", "pad", "stretch"] = "none"
     augment: Literal["auto", "crop", "flip"] | bool = "auto"
     corruptions: bool = False
+    target: str = "y"
 
     IDLE: ClassVar[Idle] = {
         **OfFeatures.IDLE,
@@ -206,7 +203,7 @@ class OfImages(OfAdapters, OfFeatures):
 
 
 @dataclass(frozen=True)
-class OfTexts(OfAdapters, OfFeatures, OfSets):
+class OfTexts(OfAdapters, OfFeatures):
     """Settings of the classification of texts.
 
     Parameters
@@ -227,7 +224,7 @@ class OfTexts(OfAdapters, OfFeatures, OfSets):
     id: str = "none"
     max_tokens: Literal["auto"] | Count = "auto"
 
-    IDLE: ClassVar[Idle] = {**OfFeatures.IDLE, **OfAdapters.IDLE, **OfSets.IDLE}
+    IDLE: ClassVar[Idle] = {**OfFeatures.IDLE, **OfAdapters.IDLE}
 
 
 @dataclass(frozen=True)

@@ -53,23 +53,19 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     If a setting comes twice, the later entry says more.
     """
     yield from _of_other_parts(settings)
-    words = task_kind(settings.task).Parameters
-    if settings.task == "classification" and not settings.source.has_columns:
-        yield "target", (f"dataset={settings.dataset}", "those with columns do")
+    task = task_kind(settings.task)
     method = methods()[settings.method]
     part = f"method={method.name}"
     for name in unused_by(method):
         yield name, (part, ", ".join(declared(method)))
-    if settings.task == "regression" and method.squares:
-        for name in ("momentum", "weight_decay", "max_grad_norm"):
-            yield name, (part, "lr, lr_schedule, local_epochs, batch_size, noise")
+    yield from task.unused(settings)
     rule = dict(names(settings))["rule"]
     counts = getattr(settings, "mixing", False) or counts_hostile(rule)
     if "trim_fraction" in declared(method) and not counts:
         part = f"rule={rule}"
         yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")
-    own = told(words, settings)
-    for name, (setting, value, uses) in getattr(words, "IDLE", {}).items():
+    own = told(task.Parameters, settings)
+    for name, (setting, value, uses) in getattr(task.Parameters, "IDLE", {}).items():
         if getattr(own, setting, getattr(settings, setting)) == value:
             yield name, (f"{setting}={NONE if value is None else value}", uses)
 

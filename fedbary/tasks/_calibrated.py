@@ -20,7 +20,7 @@ from fedbary.predictive.forecast import Forecast
 from fedbary.predictive.histograms import BINS, HeldOut, counted, upper_edge, upper_odds
 from fedbary.predictive.risk import risk_histogram
 from fedbary.settings.config import Settings
-from fedbary.settings.task_words import OfGuarantees, OfSets
+from fedbary.settings.task_words import OfClasses, OfGuarantees
 from fedbary.tasks.shared.values import Signature
 
 ALL, CLASS = "all", "class"
@@ -79,7 +79,7 @@ def held_out(
     if isinstance(predicted, Forecast):
         bins, risk = residual_bins(predicted, y), torch.zeros(0, BINS, dtype=torch.int64)
     else:
-        bins = true_class_bins(told(OfSets, settings).conformal_score, predicted.probs, y)
+        bins = true_class_bins(told(OfClasses, settings).conformal_score, predicted.probs, y)
         risk = risk_histogram(predicted, y)
     by_class = told(OfGuarantees, settings).conformal_by == CLASS
     if (rows := groups(settings, signature, x)) is None:
@@ -109,7 +109,7 @@ def hits_and_sizes(
     if isinstance(predicted, Forecast):
         low, high = intervals_within(bins, predicted, rows)
         return (low <= y) & (y <= high), high - low
-    sets = sets_within(bins, told(OfSets, settings).conformal_score, predicted.probs, rows).cpu()
+    sets = sets_within(bins, told(OfClasses, settings).conformal_score, predicted.probs, rows).cpu()
     return sets.gather(1, y.cpu()[:, None])[:, 0], sets.sum(1)
 
 

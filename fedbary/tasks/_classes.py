@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn import functional
 
 from fedbary.data.batches import inputs
+from fedbary.data.deal import evaluation_data
+from fedbary.data.examples import Examples
+from fedbary.data.formats.npz import read_npz_arrays
+from fedbary.data.image_layout import ImageLayout
 from fedbary.data.shard import Shard
+from fedbary.errors import SettingError
 from fedbary.figures.gains import who_gains
 from fedbary.figures.reliability import reliability_picture
 from fedbary.figures.run_pictures import Curve
@@ -26,12 +32,22 @@ from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import TEMPERATURES, nll_at_temperatures
 from fedbary.settings.config import Settings
+from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfClasses
 from fedbary.tasks import _class_scores, _failing, _linear
 from fedbary.tasks._class_scores import SCORES
+from fedbary.tasks._network import network
 from fedbary.tasks._task import Task
-from fedbary.tasks.shared.own_settings import Condition
-from fedbary.tasks.shared.values import ClientMetrics, Facts, Graph, Outcome, Scored, Tested
+from fedbary.tasks.shared.values import (
+    ClientMetrics,
+    Condition,
+    Facts,
+    Graph,
+    Loss,
+    Outcome,
+    Scored,
+    Tested,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,24 +77,67 @@ class Classes(Task):
     """
 
     limits: Mapping[str, tuple[float, float]] = SCORES
-    known_metrics = _class_scores.known(SCORES)
     best_by: tuple[str, ...] = BEST_BY
     curves: tuple[Curve, ...] = (_class_scores.ACCURACY, _class_scores.NLL, _class_scores.ECE)
+
+    def __init_subclass__(cls) -> None:
+        """Know each score as clients send it, of the global model and of their own."""
+        cls.known_metrics = _class_scores.known(cls.limits)
 
     @property
     def bins(self) -> int:
         """Number of bins of the expected calibration error."""
         return told(OfClasses, self.settings).ece_bins
 
-    # What is the task's own
+    # What a task may change
 
-    @abstractmethod
+    def signature(self) -> Any:
+        """Return the shape of an input and the classes, as `held` has them."""
+        held: Any = self.held
+        return ImageLayout(tuple(held.examples[0].shape[1:]), held.classes)
+
+    def signature_from(self, config: Mapping[str, Any]) -> Any:
+        """Return the shape and the classes that a ConfigRecord holds."""
+        return ImageLayout.from_config(config)
+
+    def zeros(self, signature: Any) -> Tensor:
+        """Return two inputs of zeros."""
+        return torch.zeros(2, *signature.shape)
+
+    def make_model(self, signature: Any) -> nn.Module:
+        """Return the network that the settings name, for inputs of that shape."""
+        shape, outputs = signature.shape, len(signature.classes)
+        answer = self.network_answer(signature)
+        return network(self.settings, shape, outputs, self.seed("model"), answer)
+
+    def network_answer(self, signature: Any) -> tuple[int, ...]:
+        """Return the shape of what the network answers an input with."""
+        return (len(signature.classes),)
+
+    def loss(self, facts: Facts) -> Loss:
+        """Return the cross-entropy."""
+        return functional.cross_entropy
+
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
         """Return the test inputs, as the model takes them, and their labels."""
+        x, y = evaluation_data(self.held, self.deal)
+        return self.taken(x, facts), y.to(torch_device(self.settings))
 
-    @abstractmethod
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return inputs in their own units as the model takes them; bytes may stay bytes."""
+        return x.to(torch_device(self.settings))
+
+    def examples(self, path: Path, signature: Any) -> Examples:
+        """Read an ``.npz`` file of inputs ``x``, and perhaps labels ``y``."""
+        arrays = read_npz_arrays(path, ("x", "y"))
+        x, y = (torch.from_numpy(arrays[name]) if name in arrays else None for name in "xy")
+        if x is None or tuple(x.shape[1:]) != signature.shape or y is not None and len(y) != len(x):
+            held = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+            shape = ", ".join(map(str, signature.shape))
+            raise SettingError(str(path), held or "no array", f"x (N, {shape}) and labels y (N, …)")
+        x = x if x.dtype == torch.uint8 else x.float()
+        names = tuple(str(row) for row in range(1, len(x) + 1))
+        return Examples(names, x, None if y is None else y.long())
 
     def traced(self, x: Tensor, facts: Facts) -> Tensor:
         """Return the same in plain operations, for a graph."""

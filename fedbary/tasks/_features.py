@@ -21,7 +21,7 @@ from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfImages
-from fedbary.tasks import _moments
+from fedbary.tasks import _sums
 from fedbary.tasks.shared.values import Dialogue
 
 
@@ -78,7 +78,7 @@ def shape_of(settings: Settings, layout: ImageLayout) -> tuple[int, ...]:
 def ask_projection(scale: Normaliser, settings: Settings) -> Dialogue[Normaliser]:
     """Ask for second moments of standardised features; return the projection too."""
     mean, std = (torch.tensor(held, dtype=torch.float64) for held in (scale.mean, scale.std))
-    moments = yield from _moments.ask(Standardiser(mean, std))
+    moments = yield from _sums.ask_moments(Standardiser(mean, std))
     own = told(OfImages, settings)
     found = principal(moments, int(own.features), own.whiten)
     return replace(scale, projection=tuple(found.flatten().tolist()))

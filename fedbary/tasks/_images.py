@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,13 +14,12 @@ from torch.nn import functional
 from fedbary.data.batches import Augment, inputs
 from fedbary.data.image_layout import ImageLayout, of_pictures, parse_classes, parse_shape
 from fedbary.data.images import Dataset, load
-from fedbary.data.labels import CLASSES, Labels
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
-from fedbary.settings.task_words import Idle, OfImages, OfSets
-from fedbary.tasks.shared.own_settings import Condition
+from fedbary.settings.task_words import OfImages
+from fedbary.tasks.shared.values import Condition
 
 LUMINANCE = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in an image's luminance, ITU-R BT.601."""
@@ -33,30 +31,9 @@ FAR, NARROW = 0.5, 0.1
 """Tolerance beyond the range of training pixels, and the fraction of it that counts as narrow."""
 
 
-@dataclass(frozen=True)
-class OfLabelledImages(OfImages, OfSets):
-    """Settings of the classification of images.
-
-    Parameters
-    ----------
-    target
-        Column of the labels in a Hugging Face data set or a Parquet file. Without a column y the
-        default is the only ClassLabel, or label.
-    """
-
-    target: str = "y"
-
-    IDLE: ClassVar[Idle] = {**OfImages.IDLE, **OfSets.IDLE}
-
-
 def conditions(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on the settings of a classification."""
     own = told(OfImages, settings)
-    yield (
-        "model",
-        settings.model != "unet",
-        f"another model for task={settings.task}: it predicts each pixel's class",
-    )
     on_features = own.backbone != "none" and own.adapters == "none"
     still = not on_features or own.augment in ("auto", False)
     yield "augment", still, "auto or false with a backbone, which sees an image once"
@@ -66,18 +43,17 @@ def conditions(settings: Settings) -> Iterator[Condition]:
     yield "normalise", normal, "none for pixels=signed"
 
 
-def load_dataset(settings: Settings, labels: Labels = CLASSES) -> Dataset:
+def load_dataset(settings: Settings) -> Dataset:
     """Return the data set, read once per process."""
     named = named_shape(settings)
     data_dir, shape = Path(settings.data_dir), named if named and len(named) == 3 else None
-    own = told(OfLabelledImages, settings)
-    by = own.resize, own.target
-    return load(settings.dataset, data_dir, settings.download, shape, *by, labels)
+    own = told(OfImages, settings)
+    return load(settings.dataset, data_dir, settings.download, shape, own.resize, own.target)
 
 
-def load_foreign(settings: Settings, labels: Labels = CLASSES) -> Dataset:
+def load_foreign(settings: Settings) -> Dataset:
     """Return `ood_dataset`; pictures that may be resized take the shape of the data set."""
-    held = load_dataset(settings, labels).shape
+    held = load_dataset(settings).shape
     resize = told(OfImages, settings).resize
     shape = of_pictures(held) if resize != "none" else None
     data_dir = Path(settings.data_dir)
@@ -94,7 +70,7 @@ def named_shape(settings: Settings) -> tuple[int, ...] | None:
     return None if named == "auto" else parse_shape(named)
 
 
-def layout_of(settings: Settings, labels: Labels = CLASSES) -> ImageLayout:
+def layout_of(settings: Settings) -> ImageLayout:
     """Return the layout that the settings name, or else that of the data set.
 
     Raises
@@ -105,7 +81,7 @@ def layout_of(settings: Settings, labels: Labels = CLASSES) -> ImageLayout:
     own = told(OfImages, settings)
     if settings.dataset == "none":
         return ImageLayout(parse_shape(own.input_shape), parse_classes(own.classes))
-    dataset = load_dataset(settings, labels)
+    dataset = load_dataset(settings)
     if named_shape(settings) not in (None, dataset.shape):
         shape = "x".join(map(str, dataset.shape))
         raise SettingError("input_shape", own.input_shape, f"auto or {shape}, the data set's")
@@ -118,10 +94,10 @@ def layout_of(settings: Settings, labels: Labels = CLASSES) -> ImageLayout:
     return ImageLayout(dataset.shape, classes)
 
 
-def augments(settings: Settings, labels: Labels = CLASSES) -> Augment:
+def augments(settings: Settings) -> Augment:
     """Random changes of the data set's training images."""
     chosen = told(OfImages, settings).augment
-    return load_dataset(settings, labels).augment if chosen == "auto" else chosen
+    return load_dataset(settings).augment if chosen == "auto" else chosen
 
 
 def require_fit(dataset: Dataset, layout: ImageLayout) -> None:
@@ -132,7 +108,7 @@ def require_fit(dataset: Dataset, layout: ImageLayout) -> None:
         raise SettingError(dataset.name, found, allowed)
 
 
-def ood_images(settings: Settings, labels: Labels = CLASSES) -> Tensor | None:
+def ood_images(settings: Settings) -> Tensor | None:
     """Test images of `ood_dataset` in the shape of the data set, on the device; None for none.
 
     They are resized bilinearly; colours become their luminance, or grey becomes three channels.
@@ -140,7 +116,7 @@ def ood_images(settings: Settings, labels: Labels = CLASSES) -> Tensor | None:
     """
     if told(OfImages, settings).ood_dataset == "none":
         return None
-    other, shape = load_foreign(settings, labels), load_dataset(settings, labels).shape
+    other, shape = load_foreign(settings), load_dataset(settings).shape
     return _in_shape(other, shape, torch_device(settings))
 
 

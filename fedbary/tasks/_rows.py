@@ -21,7 +21,7 @@ from fedbary.data.tables import Choice, Labelled, Layout, Table, names_in, plain
 from fedbary.errors import CellError
 from fedbary.parts.parameters import told
 from fedbary.settings.task_words import OfGuarantees, OfRows
-from fedbary.tasks import _medians
+from fedbary.tasks import _sums
 from fedbary.tasks._calibrated import row_names
 from fedbary.tasks._task import Task
 from fedbary.tasks.shared.values import Dialogue
@@ -67,9 +67,7 @@ class Rows(Task):
         deal.evaluation_data(self.held, self.deal)
         if told(OfGuarantees, self.settings).conformal is not None:
             row_names(self.settings, self.signature())
-        if not own_data:
-            deal.client_rows(self.held, self.deal, self.settings.clients)
-        self.make_model(self.signature())
+        super().check(own_data)
 
     def notes(self) -> tuple[str, ...]:
         """Return a line on what the settings' table holds."""
@@ -117,8 +115,8 @@ class Rows(Task):
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> dict[str, Any]:
         """Answer with counts of the features' values."""
-        if question == _medians.NAME:
-            return _medians.answer(shard.x, asked)
+        if question == _sums.MEDIANS:
+            return _sums.answer_medians(shard.x, asked)
         return super().answer(question, shard, asked, tensors)
 
     def ask_fill(self, sums: Sums, layout: Layout) -> Dialogue[dict[str, Tensor]]:
@@ -131,7 +129,7 @@ class Rows(Task):
         of_features = sums.first(len(layout.features))
         if self.own.missing != "median":
             return {"fill": of_features.mean}
-        medians = yield from _medians.ask(of_features)
+        medians = yield from _sums.ask_medians(of_features)
         names = [name for name, levels in layout.columns if not levels]
         are_numbers = torch.tensor([feature in names for feature in layout.features])
         return {"fill": torch.where(are_numbers, medians, of_features.mean)}
@@ -139,11 +137,6 @@ class Rows(Task):
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read the rows of a file."""
         return read_rows(path, self.own.target, signature, self.choice.id)
-
-    def evaluation_examples(self) -> Examples:
-        """Return the test rows, or those kept for validation."""
-        x, y = deal.evaluation_data(self.held, self.deal)
-        return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
 
 
 def _note(held: Labelled | Table) -> str:

@@ -1,6 +1,16 @@
-"""The server's question for sums of columns, which standardise all sites alike: both sides.
+"""The server's questions for sums over a site's rows: both the asking and the answering side.
 
-See `fedbary.data.standardise` for why it is sometimes asked twice.
+**Sums of columns** standardise all sites alike. See `fedbary.data.standardise` for why they are
+sometimes asked twice.
+
+**Medians** come from counts alone. A median lies within a standard deviation of the mean. Fifteen
+points cut this range into sixteen parts. Sites count a column's values up to each point; the part
+that holds the median is the next range. After four answers the median is known to 1/32768 of the
+standard deviation.
+
+**Second moments** are of standardised columns. A site sends the upper triangle of Σ z zᵀ over its
+rows, z = (x − mean)/std, and their number. The sum over the sites is that of all rows, however they
+are split.
 """
 
 from __future__ import annotations
@@ -14,14 +24,21 @@ import torch
 from torch import Tensor
 
 from fedbary.data.images import MAX_FLOAT
-from fedbary.data.standardise import Sums
+from fedbary.data.standardise import Standardiser, Sums
 from fedbary.errors import RunError
 from fedbary.tasks.shared.values import Dialogue, Question
 
-NAME = "sums"
+NAME, MEDIANS, MOMENTS = "sums", "below", "moments"
+"""The questions' names."""
 
 LARGEST_SUM = 1e280
 """The largest sum of squares that is believed, so that no sum over clients overflows."""
+
+PARTS, TIMES = 16, 4
+"""Parts of a range for each answer with counts, and the number of answers."""
+
+ROUNDING = 1e-8
+"""Tolerance of second moments' eigenvalues below 0, as a fraction of the largest."""
 
 
 def ask(columns: int, classes: int = 0, pixels: int = 0, missing: bool = False) -> Dialogue[Sums]:
@@ -134,3 +151,101 @@ def count(metrics: Mapping[str, Any], most: int) -> int:
     if not 1 <= rows <= most:
         raise ValueError(f"it claims {rows} rows but trains on {most}")
     return rows
+
+
+def ask_medians(sums: Sums) -> Dialogue[Tensor]:
+    """Return the median of each column (C,) of given sums, over all sites that answer.
+
+    Raises
+    ------
+    RunError
+        If none answers.
+    """
+    low, high = sums.mean - sums.var.sqrt(), sums.mean + sums.var.sqrt()
+    inner = torch.arange(1, PARTS).double() / PARTS
+    for _ in range(TIMES):
+        points = low[:, None] + (high - low)[:, None] * inner
+        asked = {"points": points.flatten().tolist()}
+        answers = yield Question(MEDIANS, functools.partial(read_medians, columns=len(low)), asked)
+        if not answers:
+            raise RunError("no node answered with the counts of its columns")
+        below, seen = (sum(part[1:], part[0]) for part in zip(*answers, strict=True))
+        place = (below < seen[:, None] / 2).sum(1)
+        edges = torch.cat([low[:, None], points, high[:, None]], 1)
+        low, high = (edges.gather(1, (place + k)[:, None])[:, 0] for k in (0, 1))
+    return (low + high) / 2
+
+
+def answer_medians(columns: Tensor, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Count a site's columns (n, C), whose missing values are NaN."""
+    points = torch.tensor(asked["points"], dtype=torch.float64).reshape(columns.shape[1], -1)
+    below = [(columns <= each).sum(0) for each in points.unbind(1)]
+    return {
+        "count": len(columns),
+        "below": torch.stack(below, 1).flatten().tolist(),
+        "seen": (~columns.isnan()).sum(0).tolist(),
+    }
+
+
+def read_medians(metrics: Mapping[str, Any], most: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Return the counts (C, points) and (C,) that an answer holds; an error if it holds none."""
+    rows = count(metrics, most)
+    seen = torch.tensor(metrics["seen"], dtype=torch.float64)
+    below = torch.tensor(metrics["below"], dtype=torch.float64).reshape(columns, PARTS - 1)
+    if len(seen) != columns:
+        raise ValueError(f"it counts {len(seen)} columns")
+    every = torch.cat([torch.zeros(columns, 1).double(), below, seen[:, None]], 1)
+    if not ((every.diff() >= 0).all() and (seen <= rows).all()):
+        raise ValueError(f"no {rows} rows have these counts")
+    return below, seen
+
+
+def ask_moments(scale: Standardiser) -> Dialogue[Tensor]:
+    """Ask for the triangles; return the mean of z zᵀ over all rows, (D, D) float64.
+
+    Raises
+    ------
+    RunError
+        If no site answers.
+    """
+    asked = {"mean": scale.mean.tolist(), "std": scale.std.tolist()}
+    answers = yield Question(
+        MOMENTS, functools.partial(read_moments, columns=len(scale.mean)), asked
+    )
+    if not answers:
+        raise RunError("no node answered with the second moments of its features")
+    rows, moments = (functools.reduce(operator.add, part) for part in zip(*answers, strict=True))
+    found: Tensor = moments / rows
+    return found
+
+
+def answer_moments(x: Tensor, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer with the triangle of a site's features (n, D)."""
+    mean, std = (torch.tensor(asked[key], dtype=torch.float64) for key in ("mean", "std"))
+    z = (x.cpu().double() - mean) / std
+    moments = z.T @ z
+    row, column = torch.triu_indices(*moments.shape)
+    return {"count": len(x), "moments": moments[row, column].tolist()}
+
+
+def read_moments(metrics: Mapping[str, Any], most: int, columns: int) -> tuple[int, Tensor]:
+    """Return the rows and Σ z zᵀ (D, D) that an answer holds, of at most so many rows.
+
+    Raises
+    ------
+    ValueError
+        If no rows have these second moments; any error if something else is wrong with the answer.
+    """
+    rows = count(metrics, most)
+    triangle = torch.tensor(metrics["moments"], dtype=torch.float64)
+    row, column = torch.triu_indices(columns, columns)
+    if triangle.shape != row.shape:
+        raise ValueError(f"{len(triangle)} second moments of {columns} columns")
+    moments = torch.zeros(columns, columns, dtype=torch.float64)
+    moments[row, column] = moments[column, row] = triangle
+    if not triangle.abs().max() <= LARGEST_SUM:
+        raise ValueError("second moments that are not finite")
+    values = torch.linalg.eigvalsh(moments)
+    if values[0] < -ROUNDING * values[-1]:
+        raise ValueError(f"no {rows} rows have these second moments")
+    return rows, moments

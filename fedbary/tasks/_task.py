@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fedbary.data.batches import Augment
-from fedbary.data.deal import Deal, Dealable, evaluation_data, server_shard, trained_rows
+from fedbary.data.deal import (
+    Deal,
+    Dealable,
+    client_rows,
+    client_shard,
+    evaluation_data,
+    server_shard,
+    site_shard,
+    trained_rows,
+    training_data,
+)
 from fedbary.data.digest import Digest, digest_of
 from fedbary.data.examples import Examples
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
+from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
+from fedbary.parts.parameters import Checked
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.forecast import Forecast
 from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
-from fedbary.tasks.shared.own_settings import OwnSettings
+from fedbary.settings.device import torch_device
 from fedbary.tasks.shared.values import (
     ClientMetrics,
+    Conditions,
     Dialogue,
     Facts,
     Graph,
@@ -33,17 +47,42 @@ from fedbary.tasks.shared.values import (
     Scored,
     Signature,
     Tested,
+    Unused,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Task(OwnSettings, ABC):
-    """A task: it holds the run's settings, and nothing else.
+@lru_cache(maxsize=1024)
+def moved(shard: Shard, device: torch.device) -> Shard:
+    """Return a shard on a device, once per process."""
+    return Shard(*(held.to(device) for held in vars(shard).values()))
+
+
+class Task(ABC):
+    """A task: it holds the run's settings, and nothing else. A task below another inherits all.
 
     Attributes
     ----------
+    Parameters : type
+        The settings that the task owns, a frozen dataclass.
+    defaults : mapping
+        A task of one's own: defaults of settings, where they differ from those of its base.
+    reads : str
+        The folder of its data sets, the function that reads one, and the endings of files that it
+        reads. Without endings it reads any path. It is read from the task's file, before PyTorch is
+        imported. A task of one's own that leaves it empty reads `dataset` itself, any text.
+    best_by : sequence of str
+        Scores that may choose the best round; `fedbary.runs.direction` has the better direction.
+    conditions : sequence of functions
+        Each yields conditions on a run's settings.
+    numbers : bool
+        True if targets are numbers, not classes.
+    one_class : bool
+        False if an example has several classes: methods that learn from one softmax do not fit.
+    private : bool
+        True if a run without normalisation takes no sums of the sites' data but its method's.
     by_split : bool
         True if the setting `split` chooses among splits of the data; each has its own draws.
     facts : str
@@ -57,6 +96,14 @@ class Task(OwnSettings, ABC):
         Scores that are drawn over the rounds.
     """
 
+    Parameters: type[Checked]
+    defaults: Mapping[str, object] = {}
+    reads = ""
+    best_by: Sequence[str] = ()
+    conditions: Sequence[Conditions] = ()
+    numbers = False
+    one_class = True
+    private = False
     by_split = False
     facts = ""
     counts_classes = False
@@ -65,6 +112,11 @@ class Task(OwnSettings, ABC):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+
+    @staticmethod
+    def unused(settings: Settings) -> Iterator[Unused]:
+        """Yield settings that a run of the task does not use, though one of its parts owns them."""
+        yield from ()
 
     def seed(self, purpose: str, *indices: int) -> int:
         """Return the seed of a purpose."""
@@ -82,12 +134,15 @@ class Task(OwnSettings, ABC):
     def held(self) -> Dealable:
         """The data set that the settings name, the same object throughout the process."""
 
-    @abstractmethod
     def check(self, own_data: bool) -> None:
-        """Raise a SettingError if the data, the model or the split cannot be had.
+        """Raise a SettingError if the device, the data, the model or the split cannot be had.
 
         There is no split if sites have `own_data`.
         """
+        torch_device(self.settings)
+        self.make_model(self.signature())
+        if not own_data:
+            client_rows(self.held, self.deal, self.settings.clients)
 
     @abstractmethod
     def signature(self) -> Signature:
@@ -97,7 +152,6 @@ class Task(OwnSettings, ABC):
     def signature_from(self, config: Mapping[str, Any]) -> Signature:
         """Return the signature that a ConfigRecord holds."""
 
-    @abstractmethod
     def shard(self, site: Site, signature: Any) -> Shard:
         """Return what a site holds, in its own units, made once per process.
 
@@ -106,6 +160,17 @@ class Task(OwnSettings, ABC):
         SettingError
             If its data do not fit the signature.
         """
+        if site.partition is None:
+            return self.own_shard(site, signature)
+        dealt = client_shard(self.held, self.deal, site.partitions, site.partition)
+        return moved(dealt, torch_device(self.settings))
+
+    def own_shard(self, site: Site, signature: Any) -> Shard:
+        """Return what a site trains on and holds out of its own data, read as `examples` are."""
+        own = self.examples(Path(site.data_path), signature)
+        if own.y is None:
+            raise SettingError(site.data_path, "examples without targets", "a target for each")
+        return moved(site_shard(own.x, own.y, self.deal, site.key), torch_device(self.settings))
 
     def raw(self, site: Site, signature: Any) -> Tensor:
         """Return the inputs that a site trains on (N, …), before a network makes features."""
@@ -142,9 +207,10 @@ class Task(OwnSettings, ABC):
     def zeros(self, signature: Any) -> Tensor:
         """Return two inputs of zeros, in their own units: images (2, C, H, W), or rows (2, D)."""
 
-    @abstractmethod
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return some `count` training inputs and targets, and how many there are in all."""
+        (x, y), device = training_data(self.held, self.deal), torch_device(self.settings)
+        return x[:count].to(device), y[:count].to(device), len(y)
 
     # At a client
 
@@ -237,9 +303,9 @@ class Task(OwnSettings, ABC):
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Score the global model."""
 
-    @abstractmethod
     def said(self, scores: Mapping[str, float]) -> str:
         """Return the scores as the log's line has them."""
+        return "  ".join(f"{name} {score:.4g}" for name, score in scores.items())
 
     def advice(self, found: Scored, facts: Facts) -> str:
         """Return a line on how a result's predictions could be better; "" for none."""
@@ -289,9 +355,12 @@ class Task(OwnSettings, ABC):
         """
         return ()
 
-    @abstractmethod
     def evaluation_examples(self) -> Examples:
         """Return the labelled examples that the server scores models on, in their own units."""
+        if self.settings.dataset == "none":
+            raise SettingError("dataset", "none", "labelled examples: this run's server had none")
+        x, y = evaluation_data(self.held, self.deal)
+        return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
 
     @abstractmethod
     def answers(self, prediction: Any, signature: Any) -> dict[str, np.ndarray]:
@@ -301,6 +370,6 @@ class Task(OwnSettings, ABC):
     def judged(self, prediction: Any, y: Tensor) -> dict[str, float]:
         """Score a prediction of examples whose targets are known."""
 
-    @abstractmethod
     def judgement(self, prediction: Any, y: Tensor) -> Iterable[tuple[str, Figure]]:
         """Yield pictures of such a prediction, each with its file's name."""
+        return ()

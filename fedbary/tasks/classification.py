@@ -8,15 +8,14 @@ out-of-distribution images (`ood_dataset`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fedbary.backbones import Backbone
 from fedbary.data import deal
@@ -26,7 +25,6 @@ from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import Dataset, Normaliser, pixel_sums
-from fedbary.data.labels import CLASSES
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_notes, own_shard
 from fedbary.errors import SettingError
@@ -37,26 +35,27 @@ from fedbary.runs.run_folder import read_layout
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfImages
-from fedbary.tasks import _adapted, _beyond, _dealt, _features, _images, _moments, _sums
+from fedbary.tasks import _adapted, _beyond, _features, _images, _sums
 from fedbary.tasks._classes import Classes, not_closed
 from fedbary.tasks._network import network
-from fedbary.tasks.shared.own_settings import Conditions
-from fedbary.tasks.shared.values import Dialogue, Facts, Graph, Loss, Outcome
+from fedbary.tasks._task import moved
+from fedbary.tasks.shared.values import Conditions, Dialogue, Facts, Graph, Outcome, Unused
 
 
 class Classification(Classes):
-    """Classification of images, scored by the mean softmax of drawn networks.
+    """Classification of images, scored by the mean softmax of drawn networks."""
 
-    Attributes
-    ----------
-    labels : Labels
-        Form of the labels.
-    """
-
-    Parameters: type[Checked] = _images.OfLabelledImages
+    Parameters: type[Checked] = OfImages
     reads = "data/images read .npz .parquet"
     conditions: Sequence[Conditions] = (not_closed, _images.conditions, _adapted.on_backbone)
-    labels = CLASSES
+
+    private = True
+
+    @staticmethod
+    def unused(settings: Settings) -> Iterator[Unused]:
+        """Yield the column of the labels where data have no columns."""
+        if not settings.source.has_columns:
+            yield "target", (f"dataset={settings.dataset}", "those with columns do")
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -70,26 +69,21 @@ class Classification(Classes):
 
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the device, the data sets, the model or the split fail."""
-        settings = self.settings
-        torch_device(settings)
-        self.make_model(self.signature())
-        if self.own.ood_dataset != "none":
-            _images.load_foreign(settings, self.labels)
+        super().check(own_data)
+        self.foreign()
         if self.own.corruptions:
             require_pixels(inputs(deal.evaluation_data(self.held, self.deal)[0]))
         if self.own.augment not in ("auto", False) and len(self.signature().shape) == 1:
             raise SettingError("augment", self.own.augment, "auto or false for features")
-        if not own_data:
-            deal.client_rows(self.held, self.deal, settings.clients)
 
     @property
     def held(self) -> Dataset:
         """The images that the settings name."""
-        return _images.load_dataset(self.settings, self.labels)
+        return _images.load_dataset(self.settings)
 
     def signature(self) -> ImageLayout:
         """Return the shape and the classes, and the features made of the images."""
-        layout = _images.layout_of(self.settings, self.labels)
+        layout = _images.layout_of(self.settings)
         if (by := self.pretrained) is None:
             return layout
         width = by.width(layout.shape) if self.backbone else 0
@@ -104,10 +98,6 @@ class Classification(Classes):
     def backbone(self) -> Backbone | None:
         """The network that makes features of the images, none of which trains; None for none."""
         return None if _adapted.has_adapters(self.settings) else self.pretrained
-
-    def signature_from(self, config: Mapping[str, Any]) -> ImageLayout:
-        """Return the shape and the classes that a ConfigRecord holds."""
-        return ImageLayout.from_config(config)
 
     def shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return a site's images, or their features, and labels, on the device."""
@@ -127,15 +117,14 @@ class Classification(Classes):
 
     def own_shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return the inputs and labels of a site's own data."""
-        by = self.own.resize, self.labels, self.deal
-        return own_shard(site.data_path, signature, *by, site.key)
+        return own_shard(site.data_path, signature, self.own.resize, self.deal, site.key)
 
     def seen(self, shard: Shard, folder: str = "") -> Shard:
         """Return a shard as the model sees it but for the normalisation, on the device."""
         if self.backbone is not None:
             folder = folder or self.settings.data_dir
             shard = _features.of_shard(shard, self.backbone, folder)
-        return _dealt.moved(shard, torch_device(self.settings))
+        return moved(shard, torch_device(self.settings))
 
     def require_same_data(self, folder: Path) -> None:
         """Raise a SettingError unless data and backbone are those of the run in a folder."""
@@ -153,10 +142,6 @@ class Classification(Classes):
     def server_shard(self) -> Shard:
         """Return the images, or features, and labels that the server learns from, on the device."""
         return self.seen(super().server_shard())
-
-    def zeros(self, signature: ImageLayout) -> Tensor:
-        """Return two black images (2, C, H, W), or features of 0 (2, D)."""
-        return torch.zeros(2, *signature.shape)
 
     def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
         """Return some training images and labels, on the device, and how many there are.
@@ -177,19 +162,7 @@ class Classification(Classes):
         shape = _features.shape_of(self.settings, signature)
         if self.pretrained and _adapted.has_adapters(self.settings):
             return _adapted.adapted_network(self.settings, self.pretrained, shape, outputs, seed)
-        return network(self.settings, shape, outputs, seed, self.network_answer(signature))
-
-    def network_answer(self, signature: ImageLayout) -> tuple[int, ...]:
-        """Return the shape of what the network answers an image with."""
-        return (len(signature.classes),)
-
-    def loss(self, facts: Facts) -> Loss:
-        """Return the cross-entropy."""
-        return functional.cross_entropy
-
-    def strata(self, labels: Tensor) -> Tensor:
-        """Return the class of each image by which it is dealt."""
-        return self.labels.strata(labels)
+        return network(self.settings, shape, outputs, seed)
 
     def augments(self, site: Site) -> Augment:
         """Random changes of images; a site's own images change only if the settings say so.
@@ -200,7 +173,7 @@ class Classification(Classes):
             return False
         if site.partition is None:
             return False if self.own.augment == "auto" else self.own.augment
-        return _images.augments(self.settings, self.labels)
+        return _images.augments(self.settings)
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return a shard with its images normalised."""
@@ -214,8 +187,8 @@ class Classification(Classes):
 
         Features are summed by column; another question is for their second moments.
         """
-        if question == _moments.NAME:
-            return _moments.answer(shard.x, asked)
+        if question == _sums.MOMENTS:
+            return _sums.answer_moments(shard.x, asked)
         if question != _sums.NAME:
             return super().answer(question, shard, asked, tensors)
         return _sums.told(pixel_sums(shard.x, _sums.shift_of(asked)))
@@ -233,7 +206,7 @@ class Classification(Classes):
         """Return the test images, as the model takes them, and labels."""
         by = Normaliser.from_facts(facts) if facts else None
         by_device = self.held, self.deal, torch_device(self.settings)
-        return _dealt.scored(*by_device, by, self.backbone, self.settings.data_dir)
+        return _scored(*by_device, by, self.backbone, self.settings.data_dir)
 
     def at_once(self, x: Tensor) -> int:
         """Return the number of inputs that networks answer at a time."""
@@ -256,18 +229,11 @@ class Classification(Classes):
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""
-        return read_images(path, signature, self.own.resize, self.labels)
+        return read_images(path, signature, self.own.resize)
 
     def compared(self, examples: Examples, said: Mapping[str, Any]) -> tuple[str, ...]:
         """Compare the pixels' range."""
         return _images.compared(examples.x, said)
-
-    def evaluation_examples(self) -> Examples:
-        """Return the test images, or those kept for validation."""
-        if self.settings.dataset == "none":
-            raise SettingError("dataset", "none", "labelled examples: this run's server had none")
-        x, y = _dealt.scored(self.held, self.deal, torch_device(self.settings))
-        return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
 
     def at_end(
         self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts
@@ -302,4 +268,19 @@ class Classification(Classes):
 
     def foreign(self) -> Tensor | None:
         """Return the test images of `ood_dataset`; None for none."""
-        return _images.ood_images(self.settings, self.labels)
+        return _images.ood_images(self.settings)
+
+
+@lru_cache(maxsize=4)
+def _scored(
+    held: Dataset,
+    dealt: deal.Deal,
+    device: torch.device,
+    by: Normaliser | None,
+    backbone: Backbone | None,
+    folder: str,
+) -> tuple[Tensor, Tensor]:
+    """Return the inputs that models are scored on, in their form, and labels, on a device."""
+    x, y = deal.evaluation_data(held, dealt)
+    x = _features.kept_features(x, backbone, folder) if backbone else x
+    return (by(x) if by else x).to(device), y.to(device)

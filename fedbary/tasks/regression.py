@@ -43,8 +43,17 @@ from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfNumbers
 from fedbary.tasks import _failing, _linear, _sums
 from fedbary.tasks._rows import Rows
-from fedbary.tasks.shared.own_settings import Condition
-from fedbary.tasks.shared.values import Dialogue, Facts, Graph, Loss, Outcome, Question, Scored
+from fedbary.tasks.shared.values import (
+    Condition,
+    Dialogue,
+    Facts,
+    Graph,
+    Loss,
+    Outcome,
+    Question,
+    Scored,
+    Unused,
+)
 from fedbary.variational.regressor import Regressor, gaussian_nll, moments
 
 if TYPE_CHECKING:
@@ -96,6 +105,7 @@ class Regression(Rows):
     Parameters = OfNumbers
     reads = "data/tables read"
     conditions = (of_numbers,)
+    numbers = True
     best_by = ("nll", "rmse", "crps")
     known_metrics = {"train-mse": (0.0, math.inf)}
     curves = (
@@ -108,6 +118,14 @@ class Regression(Rows):
     def own(self) -> OfNumbers:
         """The task's own settings."""
         return told(OfNumbers, self.settings)
+
+    @staticmethod
+    def unused(settings: Settings) -> Iterator[Unused]:
+        """Yield what the steps on squared errors leave unused."""
+        if settings.trains_on_squares:
+            for name in ("momentum", "weight_decay", "max_grad_norm"):
+                uses = "lr, lr_schedule, local_epochs, batch_size, noise"
+                yield name, (f"method={settings.method}", uses)
 
     def load(self, name: str, layout: Layout | None = None) -> Table:
         """Return rows with a number each."""

@@ -31,14 +31,13 @@ from fedbary.runs import schema
 from fedbary.scores import tables as scores
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
-from fedbary.settings.task_words import OfRows, OfSets
+from fedbary.settings.task_words import OfClasses, OfRows
 from fedbary.tasks import _beyond, _class_scores, _sums
 from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
 from fedbary.tasks._classes import Classes, not_closed
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
-from fedbary.tasks.shared.own_settings import Condition
-from fedbary.tasks.shared.values import ClientMetrics, Dialogue, Facts, Loss, Outcome
+from fedbary.tasks.shared.values import ClientMetrics, Condition, Dialogue, Facts, Loss, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +46,7 @@ SCORES = {**_class_scores.SCORES, "auroc": (0.0, 1.0), "sensitivity": (0.0, 1.0)
 
 
 @dataclass(frozen=True)
-class OfLabelledRows(OfRows, OfSets):
+class OfLabelledRows(OfRows, OfClasses):
     """Settings of the classification of tables.
 
     Parameters
@@ -68,7 +67,7 @@ class OfLabelledRows(OfRows, OfSets):
 
 def of_rows(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on settings."""
-    flat = settings.model not in ("cnn", "resnet20", "unet")
+    flat = settings.model not in ("cnn", "resnet20")
     yield "model", flat, "mlp, linear or a network of yours for tables"
     yield "dataset", settings.dataset != "none", "the server's own table for task=tables"
 
@@ -88,7 +87,6 @@ class Tables(Rows, Classes):
     conditions = (not_closed, of_rows)
     counts_classes = True
     limits: Mapping[str, tuple[float, float]] = SCORES
-    known_metrics = _class_scores.known(SCORES)
     curves = (
         _class_scores.ACCURACY,
         _class_scores.NLL,
@@ -157,11 +155,6 @@ class Tables(Rows, Classes):
         return Shard(
             x(shard.x), shard.y.to(device), x(shard.x_held_out), shard.y_held_out.to(device)
         )
-
-    def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
-        """Return the standardised test rows and labels."""
-        x, y = deal.evaluation_data(self.held, self.deal)
-        return self.taken(x, facts), y.to(torch_device(self.settings))
 
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]

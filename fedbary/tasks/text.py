@@ -38,9 +38,9 @@ from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfTexts
 from fedbary.tasks._adapted import on_backbone
 from fedbary.tasks._classes import not_closed
+from fedbary.tasks._task import Task
 from fedbary.tasks.classification import Classification
-from fedbary.tasks.shared.own_settings import Condition
-from fedbary.tasks.shared.values import Facts, Outcome
+from fedbary.tasks.shared.values import Condition, Facts, Outcome
 
 UNTOLD = "a table of texts that can be read"
 """Message to the server about a site's file; the site's own log says more."""
@@ -65,7 +65,7 @@ def of_texts(settings: Settings) -> Iterator[Condition]:
     own = told(OfTexts, settings)
     known = own.backbone.startswith("hf:")
     yield "backbone", known, "hf:OWNER/NAME or hf:PATH, a model of transformers, for task=text"
-    flat = settings.model not in ("cnn", "resnet20", "unet")
+    flat = settings.model not in ("cnn", "resnet20")
     yield "model", flat, "linear, mlp or a network of yours for task=text"
     yield "text", own.text != own.target, "another column than target"
 
@@ -79,6 +79,8 @@ class Text(Classification):
     Parameters = OfTexts
     reads = "data/texts read"
     conditions = (not_closed, on_backbone, of_texts)
+    private = False
+    unused = Task.unused
 
     @cached_property
     def words(self) -> OfTexts:
@@ -91,15 +93,6 @@ class Text(Classification):
         by, own = self.settings, self.words
         how = own.backbone_weights, own.max_tokens, by.download
         return load_text(own.backbone, *how, torch_device(by))
-
-    def check(self, own_data: bool) -> None:
-        """Raise a SettingError if the device, the network, the texts or the split fail."""
-        torch_device(self.settings)
-        self.make_model(self.signature())
-        if self.words.ood_dataset != "none":
-            self._read(self.words.ood_dataset)
-        if not own_data:
-            deal.client_rows(self.held, self.deal, self.settings.clients)
 
     def _read(self, name: str) -> TextRows:
         by, own, encode = self.settings, self.words, self.pretrained.encoder

@@ -89,12 +89,13 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
     """
     with as_written(run):
         require_ended(run)
-        settings = validated({**read_settings(run), "resume": "last"})
+        held = read_settings(run)
+        require_trusted(held, run, own_code)
+        settings = validated({**held, "resume": "last"})
         method = method_of(settings)
         of_sites = isinstance(method, PVI) and method.covariance == "full"
         if not of_sites:
             _require_sums(settings)
-        require_trusted(settings, run, own_code)
         earlier = [made["rounds"] for made in rounds_before(run)]
         checkpoint = sound_checkpoint(run, settings, earlier)
         notes = forgotten_by(run)

@@ -61,11 +61,11 @@ def load(run: Path | str, own_code: bool = False, group: str | None = None) -> T
 
 def _loaded(folder: Path, own_code: bool) -> Trained:
     made = read_settings(folder)
+    require_trusted(made, folder, own_code)
     if not (rounds := read_rounds(folder)):
         raise SettingError("run", str(folder), f"a run with the lines of its {METRICS}")
     here = {"device": "auto", "resume": "none"}
     settings = validated({**made, **here})
-    require_trusted(settings, folder, own_code)
     task = task_of(settings)
     signature = read_layout(folder, task.signature_from)
     posterior = Posterior.from_state_dict(tensors_of(folder, Path(POSTERIOR).stem))

@@ -28,7 +28,7 @@ from fedbary.runs.schema import NOISE_VAR, POOL, ROUND
 from fedbary.runs.whole import write_whole
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import Settings
-from fedbary.settings.task_words import OfGuarantees, OfSets
+from fedbary.settings.task_words import OfClasses, OfGuarantees
 from fedbary.tasks import Outcome, Signature, Task, groups, task_of
 
 
@@ -204,7 +204,7 @@ class Trained:
             As in `thresholds`.
         """
         by, rows = self.thresholds(level, site), self._rows(x)
-        score = told(OfSets, self.settings).conformal_score
+        score = told(OfClasses, self.settings).conformal_score
         return by.sets(score, self.scored_by_sites(x).probs, rows)
 
     def intervals(
@@ -278,7 +278,7 @@ class Trained:
         if are_asked or (self.sites and (task.settings.samples, seed) == (held, 0)):
             plain = replace(outcome, told=self._plain.told)
             of_run = task.graph(plain, self.facts, seed_of_draws(task.settings.seed))
-            of_sets = self.thresholds(level, site), told(OfSets, self.settings).conformal_score
+            of_sets = self.thresholds(level, site), told(OfClasses, self.settings).conformal_score
             graph = with_sets(graph, of_run, *of_sets, self._rows)
         features = list(getattr(self.signature, "features", ()))
         classes, task_name = list(self.signature.classes), self.settings.task

@@ -253,12 +253,6 @@ def test_sets_need_examples_that_nothing_else_has_used(words, named):
         settings(**words)
 
 
-@pytest.mark.parametrize(("task", "model"), [("multilabel", "cnn"), ("segmentation", "unet")])
-def test_sets_are_of_one_class_an_example(task, model):
-    with pytest.raises(SettingError, match=f"conformal: 0.9; expected no value: task={task}"):
-        require_used({"conformal": 0.9}, settings(task=task, model=model))
-
-
 @pytest.mark.parametrize("name", ["conformal_score", "conformal_by"])
 def test_what_makes_sets_is_refused_without_any(name):
     with pytest.raises(SettingError, match="conformal=none does not use it"):

@@ -81,14 +81,13 @@ def copy(tmp_path_factory):
     blocks = re.findall(r"```python\n# (fedbary/\S+\.py)\n(.*?)```", PAGE, re.DOTALL)
     assert sorted(Path(name).parent.name for name, _ in blocks) == [
         *["aggregation"] * 3, "attacks", "images", "inference", "methods", "models", "passes",
-        "sources", "tables", "tasks", "tracking",
+        "sources", "tables", "tracking",
     ]  # fmt: skip
     for name, text in blocks:
         assert not (folder / name).exists()
         (folder / name).write_text(text)
-    (defaults,) = re.findall(r"```yaml\n# simulation.yaml, under tasks\n(.*?)```", PAGE, re.DOTALL)
-    settings = (folder / "simulation.yaml").read_text(encoding="utf-8")
-    (folder / "simulation.yaml").write_text(settings.replace("\ntasks:\n", f"\ntasks:\n{defaults}"))
+    (grades,) = re.findall(r"```python\n# grades.py\n(.*?)```", PAGE, re.DOTALL)
+    (folder / "grades.py").write_text(grades)
     lines = re.findall(r"```\w+\n# (\S+), after (\w+)\n(.*?)```", PAGE, re.DOTALL)
     for name, place, line in lines:
         text = (folder / name).read_text(encoding="utf-8")
@@ -149,21 +148,20 @@ def test_every_test_that_reads_a_registry_stays_green(copy, added, tmp_path):
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     for part in added:
         setting, _, name = part.partition("=")
-        by_name = setting in ("rule", "inference", "method", "task")
+        by_name = setting in ("rule", "inference", "method")
         assert not by_name or re.search(rf"\[.*\b{name}\b.*PASSED", done.stdout), part
 
 
 def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_report(copy, added):
     of = {part.partition("=")[0]: part.partition("=")[2] for part in added}
     assert of.keys() == {
-        "rule", "dataset", "inference", "attack", "method", "model", "predictive", "task",
-        "tracker",
+        "rule", "dataset", "inference", "attack", "method", "model", "predictive", "tracker",
     }  # fmt: skip
     assert added >= {"dataset=bars", "dataset=moons"}
     rules = [part.partition("=")[2] for part in added if part.startswith("rule=")]
     short = {"engine": "inline", "pictures": False, "rounds": 1, "clients": 3, "local_epochs": 2}
     own = {"dataset": "bars", "model": of["model"]}
-    told = {"task": of["task"], "tracker": of["tracker"], "decimals": 2, "note": "a try"}
+    told = {"task": "grades:Grades", "tracker": of["tracker"], "decimals": 2, "note": "a try"}
     hostile = {"attack": of["attack"], "blur": 0.5, "hostile_fraction": 0.4}
     passes = {"predictive": of["predictive"], "jitter_std": 0.2, "bayesian_layers": 0}
     blocks = [
@@ -176,7 +174,10 @@ def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_r
         {**told, "dataset": "sklearn:wine"},
     ]
     (copy / "grid.yaml").write_text(json.dumps({"settings": short, "grid": blocks}))
-    words = [["sweep", "grid.yaml", "--results", "made", "--jobs", "1"], ["report", "made"]]
+    words = [
+        ["sweep", "grid.yaml", "--results", "made", "--jobs", "1"],
+        ["report", "made", "--own-code"],
+    ]
     done = python("-c", COMMANDS, json.dumps(words), cwd=copy)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(list(copy.glob("made/runs/*/posterior.safetensors"))) == len(rules) + 7

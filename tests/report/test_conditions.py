@@ -14,9 +14,7 @@ from fedbary.report.report import write_report
 from fedbary.report.results import Results
 from fedbary.runs.direction import lower_is_better
 from fedbary.scores import tables
-from fedbary.scores.multilabel import macro_auroc, macro_f1
 from fedbary.scores.regression import score
-from fedbary.scores.segmentation import mean_iou
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run, read_table, write_table
 from fedbary.tasks import task_class
@@ -34,8 +32,6 @@ KINDS = [
     {"method": "FedProx", "model": "linear", "bayesian_layers": 0},
     {"task": "tables", "method": "LDA", "model": "linear", "bayesian_layers": 0},
     {"task": "tables", "method": "PVI"},
-    {"task": "segmentation"},
-    {"task": "multilabel"},
     {"task": "regression"},
     {**NUMBERS, "method": "PVI"},
 ]
@@ -127,7 +123,7 @@ def test_what_is_a_condition_does_not_depend_on_the_order_of_the_runs(two_condit
     pd.testing.assert_frame_equal(one.sort_index(), two.sort_index())
 
 
-TASKS = ("classification", "tables", "multilabel", "segmentation", "regression", "text")
+TASKS = ("classification", "tables", "regression", "text")
 
 
 def test_every_score_that_chooses_or_is_drawn_has_its_direction():
@@ -136,21 +132,18 @@ def test_every_score_that_chooses_or_is_drawn_has_its_direction():
         names = {*task.best_by, *(name for name, *_ in task.curves)}
         known = {name: lower_is_better(name) for name in names}
         assert {name for name, lower in known.items() if lower is None} <= {"coverage_90"}
-        gains = {"accuracy", "auroc", "sensitivity", "f1", "iou"} & names
+        gains = {"accuracy", "auroc", "sensitivity"} & names
         assert {name for name, lower in known.items() if lower is False} == gains
 
 
 def scores_of(answers, truth):
-    """Every score of answers, by its name: of classes, labels, pixels and numbers."""
+    """Every score of answers, by its name: of classes and numbers."""
     one_hot = torch.nn.functional.one_hot(answers, 3).double()
     var = torch.full((len(answers),), 0.01).double()
     forecast = Forecast(answers.double(), var, var)
     return {
         **tables.score(0.97 * one_hot + 0.01, truth),
         **score(forecast, truth.double()),
-        "f1": macro_f1(one_hot, torch.nn.functional.one_hot(truth, 3)),
-        "macro auroc": macro_auroc(one_hot, torch.nn.functional.one_hot(truth, 3)),
-        "iou": mean_iou(answers, truth, 3),
     }
 
 

@@ -269,12 +269,6 @@ def test_a_method_and_a_network_do_not_share_a_parameters_name():
         resolve({"method": "DSVGD", "model": "resnet20"})
 
 
-def test_channels_of_a_u_net_are_a_count():
-    for setting in ("channels", "norm_groups"):
-        with pytest.raises(SettingError, match=f"{setting}.*from 1"):
-            resolve({"model": "unet", setting: 0})
-
-
 def test_projection_is_refused_where_what_clients_keep_is_no_model():
     for method in ("SCAFFOLD", "FedDyn"):
         with pytest.raises(SettingError, match=f"projection.*{method}"):

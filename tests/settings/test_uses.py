@@ -33,7 +33,6 @@ from fedbary.settings.config import completed, resolve
         ({"hostile_fraction": 0.1}, "hostile_fraction", ["it; attack=", " do"]),
         ({"partition": "iid", "alpha": 1.0}, "alpha", ["iid"]),
         ({"task": "regression", "classes": "a,b"}, "classes", ["task=regression"]),
-        ({"task": "segmentation", "missing": "mean"}, "missing", ["task=segmentation"]),
         ({"columns": "age"}, "columns", ["task=classification"]),
     ],
 )

@@ -11,15 +11,15 @@ from fedbary.data.principal import principal
 from fedbary.data.sites import Site
 from fedbary.data.standardise import Standardiser
 from fedbary.settings.config import resolve
-from fedbary.tasks import _moments, task_of
+from fedbary.tasks import _sums, task_of
 from server_app.engine.inline import run_inline
 
 
 def asked_of(parts, scale):
     """Hold the dialogue with sites that hold parts."""
-    dialogue = _moments.ask(scale)
+    dialogue = _sums.ask_moments(scale)
     question = next(dialogue)
-    answers = [question.read(_moments.answer(x, question.config), len(x)) for x in parts]
+    answers = [question.read(_sums.answer_moments(x, question.config), len(x)) for x in parts]
     with pytest.raises(StopIteration) as end:
         dialogue.send(answers)
     return end.value.value
@@ -56,7 +56,7 @@ def test_components_by_sums_are_those_of_the_pooled_features(seed, sites, whiten
 def test_moments_that_no_rows_have_are_refused():
     scale = Standardiser(torch.zeros(2).double(), torch.ones(2).double())
     for wrong in ([1.0, 2.0, 1.0], [1.0, 0.0], [1.0, 0.0, float("nan")]):
-        question = next(_moments.ask(scale))
+        question = next(_sums.ask_moments(scale))
         with pytest.raises(ValueError, match="moments"):
             question.read({"count": 3, "moments": wrong}, 3)
 

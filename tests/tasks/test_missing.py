@@ -13,7 +13,7 @@ from fedbary.data.standardise import Sums
 from fedbary.data.tables import load_labelled
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
-from fedbary.tasks import _medians, task_of
+from fedbary.tasks import _sums, task_of
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 
@@ -88,11 +88,11 @@ columns = st.lists(
 def test_a_median_from_counts_has_half_the_values_on_either_side(parts):
     parts = [torch.tensor(part).double() for part in parts]
     whole = torch.cat(parts)
-    dialogue = _medians.ask(Sums.of(whole, whole.nan_to_num().mean(0), missing=True))
+    dialogue = _sums.ask_medians(Sums.of(whole, whole.nan_to_num().mean(0), missing=True))
     question = next(dialogue)
     with pytest.raises(StopIteration) as ended:
         while True:
-            told = [_medians.answer(part, question.config) for part in parts]
+            told = [_sums.answer_medians(part, question.config) for part in parts]
             read = [question.read(one, len(part)) for one, part in zip(told, parts, strict=True)]
             question = dialogue.send(read)
     for found, values in zip(ended.value.value, whole.T, strict=True):
@@ -108,10 +108,10 @@ def test_a_median_from_counts_has_half_the_values_on_either_side(parts):
 )
 def test_counts_that_no_rows_have_are_not_believed(changed):
     points = {"points": [0.0] * 30}
-    told = _medians.answer(torch.tensor([[1.0, 2.0], [3.0, float("nan")]]).double(), points)
-    assert _medians.read(told, 2, 2)[1].tolist() == [2, 1]
+    told = _sums.answer_medians(torch.tensor([[1.0, 2.0], [3.0, float("nan")]]).double(), points)
+    assert _sums.read_medians(told, 2, 2)[1].tolist() == [2, 1]
     with pytest.raises(ValueError):
-        _medians.read({**told, **changed}, 2, 2)
+        _sums.read_medians({**told, **changed}, 2, 2)
 
 
 @pytest.mark.parametrize(

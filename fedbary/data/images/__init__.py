@@ -5,8 +5,6 @@ A data set is one module whose name has no leading underscore. It defines
 ``read(data_dir, download)``
     returns the arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``, laid out as
     `fedbary.data.images._dataset` says, and perhaps ``classes``, their names;
-``read_masks``, ``read_sets``
-    for labels of another form, see `fedbary.data.labels`;
 ``AUGMENT``
     True: training images are cropped and flipped at random; "crop" or "flip": one of them.
 
@@ -24,7 +22,6 @@ from fedbary.data.image_columns import UNNAMED
 from fedbary.data.image_files import Shape
 from fedbary.data.images._dataset import MAX_FLOAT, UNREADABLE, Dataset, from_arrays
 from fedbary.data.images._normalise import Normaliser, pixel_sums
-from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.paths import user_path
 from fedbary.data.readers import Reading, reader
 from fedbary.data.unchanged import Kept, source_state, state_of
@@ -43,9 +40,9 @@ __all__ = [
 _loaded: Kept[Dataset] = Kept()
 
 
-def names(labels: Labels = CLASSES) -> tuple[str, ...]:
-    """Return the names of the data sets here that have such labels, in alphabetical order."""
-    return modules("data/images", labels.reader)
+def names() -> tuple[str, ...]:
+    """Return the names of the data sets here, in alphabetical order."""
+    return modules("data/images")
 
 
 def load(
@@ -55,7 +52,6 @@ def load(
     shape: Shape | None = None,
     resize: str = "none",
     target: str = UNNAMED,
-    labels: Labels = CLASSES,
 ) -> Dataset:
     """Return a data set as tensors, read once, and anew where its files have changed.
 
@@ -77,8 +73,6 @@ def load(
         Treatment of pictures of another size, see `fedbary.data.image_files.read_image`.
     target : str
         The column of the classes, of a set that has columns.
-    labels : Labels
-        Form of the labels, by default a class an image.
 
     Returns
     -------
@@ -93,47 +87,47 @@ def load(
         which.
     """
     reading = Reading(user_path(data_dir).absolute(), False, target, shape, resize)
-    there = _laid_out_state(name, reading, labels)
+    there = _laid_out_state(name, reading)
     state = source_state(source_of(name), reading.data_dir), there
     now = replace(reading, download=download)
-    return _loaded.get((name, reading, labels), state, lambda: _read(name, now, labels))
+    return _loaded.get((name, reading), state, lambda: _read(name, now))
 
 
-def _laid_out_state(name: str, reading: Reading, labels: Labels) -> Hashable:
-    return state_of(reading.data_dir / f"{name}.npz") if name in names(labels) else None
+def _laid_out_state(name: str, reading: Reading) -> Hashable:
+    return state_of(reading.data_dir / f"{name}.npz") if name in names() else None
 
 
-def _read(name: str, reading: Reading, labels: Labels) -> Dataset:
+def _read(name: str, reading: Reading) -> Dataset:
     try:
-        return _read_anew(name, reading, labels)
+        return _read_anew(name, reading)
     except MemoryError as error:
         raise SettingError("dataset", error, "a data set that fits into memory") from error
 
 
-def _read_anew(name: str, reading: Reading, labels: Labels) -> Dataset:
-    if name in names(labels):
-        return _named(name, reading.data_dir, reading.download, labels)
+def _read_anew(name: str, reading: Reading) -> Dataset:
+    if name in names():
+        return _named(name, reading.data_dir, reading.download)
     source = source_of(name)
     read = reader(source, reading.data_dir, "images", "image_columns")
     if read is None:
         formats = " or ".join([*endings("images"), *endings("image_columns")])
-        allowed = f"{', '.join(names(labels))}, the path of an {formats} file or of a folder of "
+        allowed = f"{', '.join(names())}, the path of an {formats} file or of a folder of "
         allowed += f"images, {elsewhere('images', 'image_columns')}"
         raise SettingError("dataset", name, allowed)
     called = str(source.path(reading.data_dir)) if source.kind == "npz" else name
-    return from_arrays(name, read(source, reading), called, labels=labels)
+    return from_arrays(name, read(source, reading), called)
 
 
-def _named(name: str, data_dir: Path, download: bool, labels: Labels) -> Dataset:
+def _named(name: str, data_dir: Path, download: bool) -> Dataset:
     module = importlib.import_module(f"{__name__}.{name}")
     augment = getattr(module, "AUGMENT", False)
     laid_out = data_dir / f"{name}.npz"
     if laid_out.exists():
         arrays = read_npz_arrays(laid_out, (*PARTS, NAMES))
-        return from_arrays(name, arrays, str(laid_out), augment, labels)
+        return from_arrays(name, arrays, str(laid_out), augment)
     try:
-        arrays = getattr(module, labels.reader)(data_dir, download)
+        arrays = module.read(data_dir, download)
     except UNREADABLE as error:
         allowed = f"a folder with {name}.npz or the files of {name}, or download=true and a network"
         raise SettingError("data_dir", str(data_dir), f"{allowed} ({one_line(error)})") from error
-    return from_arrays(name, arrays, name, augment, labels)
+    return from_arrays(name, arrays, name, augment)

@@ -17,7 +17,6 @@ from fedbary.data.deal import tenth_of_all
 from fedbary.data.folder_contents import named
 from fedbary.data.formats.npz import NAMES, PARTS, read_npz_arrays
 from fedbary.data.image_layout import MIN_SIDE
-from fedbary.data.labels import CLASSES, Labels
 from fedbary.data.readers import NOTES, parted
 from fedbary.errors import SettingError
 from fedbary.texts import alike, composed
@@ -55,15 +54,13 @@ class Dataset:
         Images, (N, C, H, W): uint8 in 0..255, or float32 as given. `inputs` makes a batch of
         either into what a network takes. Or features, (N, D), float32.
     y_train, y_test : Tensor
-        Labels, int64, as `labels` has them: (N,) in 0..num_classes-1.
+        Labels, int64: (N,) in 0..num_classes-1.
     classes : tuple of str
         Name of each class; numbers from 0 where the data have no names.
     augment : Augment
         Random changes of training batches, see `batch_source`.
     notes : tuple of str
         Lines on files that were read, on others that were not, and on oddities.
-    labels : Labels
-        Form of the labels.
     """
 
     name: str
@@ -74,7 +71,6 @@ class Dataset:
     classes: tuple[str, ...]
     augment: Augment = False
     notes: tuple[str, ...] = ()
-    labels: Labels = CLASSES
 
     @property
     def num_classes(self) -> int:
@@ -89,7 +85,7 @@ class Dataset:
     @property
     def strata(self) -> Tensor:
         """The classes by which the training images are dealt, (N,)."""
-        return self.labels.strata(self.y_train)
+        return self.y_train
 
     def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the numbers of all training examples, and the test set: it has one split."""
@@ -106,11 +102,7 @@ class Dataset:
 
 
 def from_arrays(
-    name: str,
-    arrays: Mapping[str, Any],
-    source: str,
-    augment: Augment = False,
-    labels: Labels = CLASSES,
+    name: str, arrays: Mapping[str, Any], source: str, augment: Augment = False
 ) -> Dataset:
     """Return the data set that four arrays describe.
 
@@ -129,8 +121,6 @@ def from_arrays(
         Source of the arrays, for errors.
     augment : Augment
         Random changes of training batches.
-    labels : Labels
-        Form of the labels, by default N integers.
 
     Raises
     ------
@@ -144,24 +134,24 @@ def from_arrays(
         warnings.warn(f"{source}: y_test has no labels; a part of y_train is tested", stacklevel=2)
         known = np.asarray(arrays["x_train"]), np.asarray(arrays["y_train"])
         arrays = {**arrays, **parted(*known)}
-    x_train, y_train = tensors(arrays, ("x_train", "y_train"), source, labels)
-    x_test, y_test = tensors(arrays, ("x_test", "y_test"), source, labels)
+    x_train, y_train = tensors(arrays, ("x_train", "y_train"), source)
+    x_test, y_test = tensors(arrays, ("x_test", "y_test"), source)
     if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
         held = f"{_describe(x_train)} and {_describe(x_test)}"
         raise SettingError(f"{source}: x_train and x_test", held, "inputs of one shape and type")
-    names = arrays.get(NAMES, range(labels.classes(y_train)))
+    names = arrays.get(NAMES, range(1 + int(y_train.max())))
     classes = tuple(composed(str(name)).strip() for name in names)
     num_classes = len(classes)
-    if len(set(classes)) < num_classes or not labels.fit(y_train, num_classes):
-        held = f"{num_classes} names for labels up to {labels.classes(y_train) - 1}"
+    if len(set(classes)) < num_classes or y_train.max() >= num_classes:
+        held = f"{num_classes} names for labels up to {int(y_train.max())}"
         raise SettingError(f"{source}: {NAMES}", held, "another name for each label")
-    if len(y_test) and not labels.fit(y_test, num_classes):
+    if len(y_test) and y_test.max() >= num_classes:
         allowed = f"labels of the training set, 0 to {num_classes - 1}"
-        raise SettingError(f"{source}: y_test", labels.classes(y_test) - 1, allowed)
-    if not 2 <= num_classes <= max(2, y_train.numel()):
+        raise SettingError(f"{source}: y_test", int(y_test.max()), allowed)
+    if not 2 <= num_classes <= max(2, len(y_train)):
         allowed = "at least 2 classes, and no more than there are training examples"
         raise SettingError(f"{source}: labels", f"0 to {num_classes - 1}", allowed)
-    counts = labels.counts(y_train, num_classes).tolist()
+    counts = torch.bincount(y_train, minlength=num_classes).tolist()
     if NAMES not in arrays and not counts[0]:
         warnings.warn(f"{source}: no training label is 0, but labels count from 0", stacklevel=2)
     notes = tuple(arrays.get(NOTES, ()))
@@ -173,7 +163,7 @@ def from_arrays(
     top = float(x_train.max()) / (255 if x_train.dtype == torch.uint8 else 1)
     if top < DARK and x_train.min() >= 0 and x_train.ndim > 2:
         notes += (f"{source}: the largest pixel is {top:.2g} of 1: all images are dark",)
-    return Dataset(name, x_train, y_train, x_test, y_test, classes, augment, notes, labels)
+    return Dataset(name, x_train, y_train, x_test, y_test, classes, augment, notes)
 
 
 def _is_hidden(tested: Any, known: Any) -> bool:
@@ -181,7 +171,7 @@ def _is_hidden(tested: Any, known: Any) -> bool:
     return bool(np.size(tested) and (np.asarray(tested) == -1).all() and np.ndim(known) == 1)
 
 
-def read_own_npz(path: Path, like: Labels = CLASSES) -> tuple[Tensor, Tensor]:
+def read_own_npz(path: Path) -> tuple[Tensor, Tensor]:
     """Return a site's own images (N, C, H, W) and labels from an ``.npz`` file.
 
     They are its arrays ``x`` and ``y`` or else ``x_train`` and ``y_train``, as `from_arrays` has
@@ -195,12 +185,12 @@ def read_own_npz(path: Path, like: Labels = CLASSES) -> tuple[Tensor, Tensor]:
     arrays = read_npz_arrays(path, ("x", "y", "x_train", "y_train"))
     for names in (("x", "y"), ("x_train", "y_train")):
         if set(names) <= arrays.keys():
-            return tensors(arrays, names, str(path), like)
+            return tensors(arrays, names, str(path))
     raise SettingError(str(path), ", ".join(arrays) or "no array", "x and y, or x_train, y_train")
 
 
 def tensors(
-    arrays: Mapping[str, Any], names: tuple[str, str], source: str, like: Labels = CLASSES
+    arrays: Mapping[str, Any], names: tuple[str, str], source: str
 ) -> tuple[Tensor, Tensor]:
     """Return images (N, C, H, W) and labels: the arrays of two names, checked.
 
@@ -211,7 +201,7 @@ def tensors(
     """
     x, y = names
     images = images_of(arrays[x], f"{source}: {x}")
-    labels = like.read(arrays[y], images, f"{source}: {y}")
+    labels = labels_of(arrays[y], f"{source}: {y}")
     require_pixels(images, f"{source}: {x}")
     if len(images) != len(labels):
         held = f"{len(images)} inputs and {len(labels)} labels"
@@ -249,6 +239,18 @@ def images_of(array: Any, source: str) -> Tensor:
         allowed += f"H and W at least {MIN_SIDE}; or features N×D as floats"
         raise SettingError(source, "×".join(map(str, shape)), allowed)
     return torch.from_numpy(np.ascontiguousarray(images))
+
+
+def labels_of(array: Any, source: str) -> Tensor:
+    """Return the class of each image, (N,) int64, of an array of whole numbers from 0."""
+    labels = np.asarray(array)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        held = f"{labels.dtype} of {labels.ndim} dimensions"
+        raise SettingError(source, held, "one dimension of integers")
+    labels = labels.astype(np.int64)
+    if labels.size and labels.min() < 0:
+        raise SettingError(source, int(labels.min()), "labels from 0 up")
+    return torch.from_numpy(np.ascontiguousarray(labels))
 
 
 def require_pixels(images: Tensor, source: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -12,6 +12,15 @@ from fedbary.gaussian import Posterior
 from fedbary.predictive.combine import Gate, Pool
 from fedbary.predictive.mahalanobis import Background
 from fedbary.runs.schema import NOISE_VAR
+from fedbary.settings.config import Settings
+
+Condition = tuple[str, bool, str]
+"""A setting, whether it fits the others, and what is allowed."""
+
+Conditions = Callable[[Settings], Iterator[Condition]]
+
+Unused = tuple[str, tuple[str, str]]
+"""A setting, the part that does not use it, and what that uses."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
