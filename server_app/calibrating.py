@@ -178,7 +178,7 @@ def _tested(
         return {}
     x, y = on
     held = recorder.predictive
-    by = Predictive.from_tensors(held.tensors(), held.joined_by, _noise_var(recorder))
+    by = Predictive.from_tensors(held.tensors(), held.kind, _noise_var(recorder))
     prediction = task.predicted(recorder.model, x, recorder.facts, seed_of_draws(settings.seed), by)
     rows = groups(settings, signature, task.evaluation_examples().x)
     hits, sizes = hits_and_sizes(settings, found.bins, prediction, y, rows)

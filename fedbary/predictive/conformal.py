@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.predictive.forecast import Forecast
+from fedbary.predictive import Forecast
 from fedbary.predictive.histograms import BINS, bins_of, upper_odds
 
 QUESTION = "conformal"

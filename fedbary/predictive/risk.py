@@ -22,7 +22,7 @@ from scipy.special import bdtr
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.predictive.combine import Prediction
+from fedbary.predictive import Prediction
 from fedbary.predictive.histograms import BINS, LIMIT, PER_UNIT, bins_of, counted
 
 STARTS = 8

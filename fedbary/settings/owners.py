@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from fedbary.data.partition import SCHEMES
 from fedbary.parts.parameters import Parameter, declared
-from fedbary.parts.registry import modules
+from fedbary.parts.registry import modules, predictors
 from fedbary.settings.modes import MODES
 from fedbary.settings.partition_names import parameters_of
 
 if TYPE_CHECKING:
     from fedbary.methods import Method
+    from fedbary.predictive import Predictor
     from fedbary.settings.model import Settings
     from fedbary.tasks import Task
 
@@ -61,6 +62,12 @@ def methods() -> Mapping[str, type[Method]]:
 def task_kind(name: str) -> type[Task]:
     """Return the class of a task."""
     found: type[Task] = import_module("fedbary.tasks").task_class(name)
+    return found
+
+
+def kind_of(word: str) -> type[Predictor]:
+    """Return the kind of prediction that a word names."""
+    found: type[Predictor] = import_module("fedbary.predictive.predictor").kind_of(word)
     return found
 
 
@@ -111,7 +118,7 @@ def owners() -> Mapping[str, Mapping[str, Owned]]:
         "model": models(),
         "mode": {name: declared(kind) for name, kind in MODES.items()},
         "tracker": _declared_in("runs/tracking"),
-        "predictive": _declared_in("predictive/passes"),
+        "predictive": {word: declared(kind_of(word)) for word in predictors()},
         "rule": _of_rules(),
         "method": {name: declared(kind) for name, kind in methods().items()},
     }

@@ -12,8 +12,8 @@ from torch import Generator, Tensor
 from fedbary.gaussian import Posterior
 from fedbary.inference import Local, Training
 from fedbary.inference.variational import fit
-from fedbary.predictive.draws import drawn
-from fedbary.predictive.forecast import Forecast, forecast
+from fedbary.predictive.networks import drawn
+from fedbary.predictive.prediction import Forecast, forecast
 from fedbary.seeds import derive_seed
 from fedbary.variational.regressor import Regressor, gaussian_nll, outputs
 

@@ -20,8 +20,8 @@ from fedbary.inference import Training
 from fedbary.launching.app import app_folder
 from fedbary.models.mlp import Parameters
 from fedbary.parts.parameters import told
-from fedbary.predictive.forecast import Forecast
-from fedbary.predictive.standardised import RegressionStandardiser
+from fedbary.predictive import Forecast
+from fedbary.predictive.regression import RegressionStandardiser
 from fedbary.runs.commit import git_commit
 from fedbary.scores.regression import score
 from fedbary.settings.config import Settings

@@ -8,7 +8,7 @@ from torch import Tensor
 from fedbary.data.tables import Layout
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import told
-from fedbary.predictive import Prediction
+from fedbary.predictive import Forecast, Prediction
 from fedbary.predictive.conformal import (
     Thresholds,
     intervals_within,
@@ -16,7 +16,6 @@ from fedbary.predictive.conformal import (
     sets_within,
     true_class_bins,
 )
-from fedbary.predictive.forecast import Forecast
 from fedbary.predictive.histograms import BINS, HeldOut, counted, upper_edge, upper_odds
 from fedbary.predictive.risk import risk_histogram
 from fedbary.settings.config import Settings

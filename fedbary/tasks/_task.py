@@ -18,8 +18,8 @@ from fedbary.data.examples import Examples
 from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.figures.run_pictures import Curve
-from fedbary.predictive import Prediction, Predictive
-from fedbary.predictive.forecast import Forecast
+from fedbary.predictive import Forecast, Prediction, Predictive, Predictor
+from fedbary.predictive.predictor import predictor_of
 from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
 from fedbary.tasks.shared.own_settings import OwnSettings
@@ -74,6 +74,11 @@ class Task(OwnSettings, ABC):
     def deal(self) -> Deal:
         """Rules by which the examples are dealt."""
         return Deal.of(self.settings, self.by_split)
+
+    @property
+    def predictor(self) -> Predictor:
+        """The kind of prediction that the settings name."""
+        return predictor_of(self.settings)
 
     # What the data are
 
@@ -194,7 +199,7 @@ class Task(OwnSettings, ABC):
 
     @abstractmethod
     def predicted(
-        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Outcome | Predictive
+        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
     ) -> Prediction | Forecast:
         """Predict inputs as the model takes them: classes without a temperature, or numbers."""
 

@@ -38,7 +38,7 @@ from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfImages
 from fedbary.tasks import _adapted, _beyond, _dealt, _features, _images, _moments, _sums
-from fedbary.tasks._classes import Classes, not_closed
+from fedbary.tasks._classes import Classes, predicts_classes
 from fedbary.tasks._network import network
 from fedbary.tasks.shared.own_settings import Conditions
 from fedbary.tasks.shared.values import Dialogue, Facts, Graph, Loss, Outcome
@@ -55,7 +55,7 @@ class Classification(Classes):
 
     Parameters: type[Checked] = _images.OfLabelledImages
     reads = "data/images read .npz .parquet"
-    conditions: Sequence[Conditions] = (not_closed, _images.conditions, _adapted.on_backbone)
+    conditions: Sequence[Conditions] = (predicts_classes, _images.conditions, _adapted.on_backbone)
     labels = CLASSES
 
     def __init__(self, settings: Settings) -> None:

@@ -26,7 +26,7 @@ from fedbary.scores.segmentation import mean_iou
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfImages
 from fedbary.tasks import _class_scores
-from fedbary.tasks._classes import not_closed
+from fedbary.tasks._classes import predicts_classes
 from fedbary.tasks.classification import Classification
 from fedbary.tasks.shared.own_settings import Condition
 from fedbary.tasks.shared.values import Facts, Loss
@@ -59,7 +59,7 @@ class Segmentation(Classification):
     Parameters = OfImages
     reads = "data/images read_masks .npz"
     best_by = (*Classification.best_by, "iou")
-    conditions = (not_closed, of_masks)
+    conditions = (predicts_classes, of_masks)
     labels = MASKS
     limits: Mapping[str, tuple[float, float]] = SCORES
     known_metrics = _class_scores.known(SCORES)

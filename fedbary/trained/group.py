@@ -37,4 +37,5 @@ def of_group(trained: Trained, folder: Path, group: str) -> Trained:
         groups = sorted({*method.groups_of(state).values()})
         raise SettingError("group", group, f"a group of this run: {', '.join(groups)}")
     whole = {**trained.posterior.state_dict(), **model}
-    return replace(trained, posterior=Posterior.from_state_dict(whole))
+    by = replace(trained.predictive, posterior=Posterior.from_state_dict(whole))
+    return replace(trained, predictive=by)

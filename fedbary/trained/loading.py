@@ -12,6 +12,8 @@ from fedbary.data.paths import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
+from fedbary.methods import method_of
+from fedbary.predictive import Predictive
 from fedbary.predictive.mahalanobis import Background
 from fedbary.runs.best import result_line
 from fedbary.runs.conformal_kept import read_sites
@@ -22,6 +24,7 @@ from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, POSTERIOR, read_layout, tensors_of
+from fedbary.runs.schema import NOISE_VAR, POOL
 from fedbary.settings.config import completed
 from fedbary.tasks import risks, row_names, task_of
 from fedbary.trained.group import of_group
@@ -72,18 +75,24 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
     held = read_layout(folder, task.signature_from)
     signature = task.signature() if held is None else held
     posterior = Posterior.from_state_dict(tensors_of(folder, POSTERIOR))
-    network = task.make_model(signature)
+    network, line = task.make_model(signature), result_line(rounds)
     _fill(network, posterior, folder)
+    by = Predictive(
+        network.state_dict(),
+        posterior,
+        _members(folder, line),
+        method_of(settings).joining(line.get(POOL, {})),
+        Background.of(tensors_of(folder, BACKGROUND) if _holds(folder, BACKGROUND) else {}),
+        float(line.get(NOISE_VAR, 0.0)),
+    )
     return Trained(
         network.eval(),
-        posterior,
-        _members(folder, result_line(rounds)),
+        by,
         settings,
         signature,
         tensors_of(folder, task.facts) if task.facts else {},
         rounds,
         read_digest(folder),
-        Background.of(tensors_of(folder, BACKGROUND) if _holds(folder, BACKGROUND) else {}),
         read_sites(folder, len(row_names(settings, signature)), risks(signature)),
     )
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from scipy.stats import betabinom
 
 from fedbary.errors import SettingError
+from fedbary.predictive import Forecast
 from fedbary.predictive.conformal import Thresholds, class_bins, examples_needed, threshold
-from fedbary.predictive.forecast import Forecast
 from fedbary.predictive.histograms import BINS, HeldOut, believed, bins_of, upper_edge
 from fedbary.predictive.rates import interval
 from fedbary.scores.coverage import coverage

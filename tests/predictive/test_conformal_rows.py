@@ -10,6 +10,7 @@ from conformal_by_hand import SCORES, held_out_histogram, predicted, quantile_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedbary.predictive import Forecast
 from fedbary.predictive.conformal import (
     Thresholds,
     class_bins,
@@ -18,7 +19,6 @@ from fedbary.predictive.conformal import (
     threshold,
     true_class_bins,
 )
-from fedbary.predictive.forecast import Forecast
 from fedbary.predictive.histograms import (
     BINS,
     HeldOut,

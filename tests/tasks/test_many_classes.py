@@ -19,7 +19,8 @@ from fedbary.commands.cli import app
 from fedbary.data.images import load as load_images
 from fedbary.errors import SettingError
 from fedbary.models import build
-from fedbary.predictive.choice import predicted
+from fedbary.predictive import Predictive
+from fedbary.predictive.predictor import kind_of
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from server_app import run
@@ -147,9 +148,10 @@ def test_every_way_to_predict_takes_classes_of_pixels(kind):
     net = build("unet", (1, 8, 8), 3, 0, 1)
     states = [build("unet", (1, 8, 8), 3, seed, 1).state_dict() for seed in range(2)]
     together = {name: torch.stack([state[name] for state in states]) for name in states[0]}
-    found = predicted(
-        kind, net, torch.rand(3, 1, 8, 8), 4, torch.Generator().manual_seed(0),
-        together=together, adjusted=lambda answer: answer.movedim(2, -1),
+    held, generator = Predictive(net.state_dict(), members=together), torch.Generator()
+    found = kind_of(kind)().predict(
+        net, torch.rand(3, 1, 8, 8), held, 4, generator.manual_seed(0),
+        adjusted=lambda answer: answer.movedim(2, -1),
     )  # fmt: skip
     assert found.probs.shape == (3, 8, 8, 3)
     torch.testing.assert_close(found.probs.sum(-1), torch.ones(3, 8, 8))
