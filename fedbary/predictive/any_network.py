@@ -35,7 +35,7 @@ from fedbary.predictive.networks import (
     evaluation,
 )
 from fedbary.predictive.prediction import Forecast, Prediction, concatenated, mixed, mixture
-from fedbary.predictive.predictor import MonteCarlo, Predictive
+from fedbary.predictive.predictor import Draws, MonteCarlo, Predictive
 from fedbary.seeds import derive_seed
 from fedbary.variational import gaussian_layers
 from fedbary.variational.noise import seeded
@@ -172,7 +172,7 @@ def _of(network: nn.Module, networks: Networks, samples: int, generator: Generat
         return answering_states(network, states)
     network = copy.deepcopy(network)
     network.load_state_dict(states[0], strict=False)
-    return MonteCarlo().answering(network, Predictive(held, networks), samples, generator)
+    return MonteCarlo().answering(network, Predictive(held, networks), Draws(samples, generator))
 
 
 def _require(state: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> None:

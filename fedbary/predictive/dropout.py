@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from fedbary.predictive.networks import Answers, device_of, evaluation
-from fedbary.predictive.predictor import Passes, Predictive
+from fedbary.predictive.predictor import Draws, Passes, Predictive
 from fedbary.variational.noise import seeded
 
 LAYERS = (
@@ -32,18 +32,16 @@ class Dropout(Passes):
 
     word = "dropout"
 
-    def answering(
-        self, model: nn.Module, held: Predictive, samples: int, generator: Generator
-    ) -> Answers:
+    def answering(self, model: nn.Module, held: Predictive, draws: Draws) -> Answers:
         """Return what passes with dropout answer to a batch."""
         device = device_of(model)
 
         def answer(batch: Tensor) -> Tensor:
-            seed = int(torch.randint(2**62, (), generator=generator, device=device))
+            seed = int(torch.randint(2**62, (), generator=draws.generator, device=device))
             with evaluation(model), seeded(seed, device):
                 for part in model.modules():
                     if isinstance(part, LAYERS):
                         part.training = True
-                return torch.stack([model(batch) for _ in range(samples)])
+                return torch.stack([model(batch) for _ in range(draws.samples)])
 
         return answer

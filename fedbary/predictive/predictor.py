@@ -7,11 +7,11 @@ names it by its `word`, and its fields are settings. A new kind needs no other r
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -45,8 +45,21 @@ from fedbary.predictive.prediction import (
 from fedbary.variational import gaussian_layers
 from fedbary.variational.regressor import moments
 
+Adjust = Callable[[Tensor], Tensor]
+"""A function of networks' logits."""
+
+Networks = Mapping[str, Tensor]
+"""Networks' tensors by name, stacked: (M, *shape)."""
+
 Forecasts = Callable[[Tensor], Forecast]
 """Takes a batch of standardised rows, and returns their forecast."""
+
+
+class Draws(NamedTuple):
+    """How many networks are drawn, and the source of the draws, on the model's device."""
+
+    samples: int
+    generator: Generator
 
 
 def as_it_is(logits: Tensor) -> Tensor:
@@ -156,9 +169,7 @@ class Predictor(Checked):
 
     # Of classes
 
-    def answering(
-        self, model: nn.Module, held: Predictive, samples: int, generator: Generator
-    ) -> Answers:
+    def answering(self, model: nn.Module, held: Predictive, draws: Draws) -> Answers:
         """Choose the networks; return what they answer to a batch, (networks, batch, classes).
 
         Parameters
@@ -167,20 +178,16 @@ class Predictor(Checked):
             The network of the global model; its device does the work.
         held
             What predicts.
-        samples
-            Number of networks; each member gives at least one. 0: the model's means alone.
-        generator
-            Source of the draws, on the model's device.
+        draws
+            How many networks; each member gives at least one. 0: the model's means alone.
         """
         raise TypeError(f"{type(self).__name__} does not predict classes")
 
-    def joined(
-        self, logits: Tensor, held: Predictive, adjusted: Callable[[Tensor], Tensor] = as_it_is
-    ) -> Prediction:
+    def joined(self, logits: Tensor, held: Predictive, adjusted: Adjust = as_it_is) -> Prediction:
         """Return the prediction of a batch; `adjusted` is a function of each network's logits."""
         return mixture(adjusted(logits))
 
-    def probs_of_each(self, logits: Tensor, adjusted: Callable[[Tensor], Tensor]) -> Tensor:
+    def probs_of_each(self, logits: Tensor, adjusted: Adjust) -> Tensor:
         """Return each network's own probabilities of a batch; a gate has none."""
         return adjusted(logits).softmax(-1)
 
@@ -190,14 +197,13 @@ class Predictor(Checked):
         model: nn.Module,
         x: Tensor,
         held: Predictive,
-        samples: int,
-        generator: Generator,
-        adjusted: Callable[[Tensor], Tensor] = as_it_is,
+        draws: Draws,
+        adjusted: Adjust = as_it_is,
         batch_size: int = 500,
     ) -> Prediction:
         """Predict the classes of inputs (N, …), batch by batch; for the rest see `answering`."""
-        kind = self.resolved(held, samples)
-        answers = kind.answering(model, held, samples, generator)
+        kind = self.resolved(held, draws.samples)
+        answers = kind.answering(model, held, draws)
 
         def predicted(batch: Tensor) -> Prediction:
             logits = answers(batch)
@@ -208,9 +214,7 @@ class Predictor(Checked):
 
     # Of numbers
 
-    def networks(
-        self, held: Predictive, samples: int, generator: Generator
-    ) -> Mapping[str, Tensor]:
+    def networks(self, held: Predictive, draws: Draws) -> Networks:
         """Choose the networks, tensors of a `Regressor` by name, (M, *shape)."""
         raise TypeError(f"{type(self).__name__} does not predict numbers")
 
@@ -218,11 +222,9 @@ class Predictor(Checked):
         """Return the forecast of what networks answer, see `mixed`."""
         return mixed(means, noise_vars, noise_var)
 
-    def forecasting(
-        self, held: Predictive, samples: int, generator: Generator
-    ) -> tuple[Mapping[str, Tensor], Forecasts]:
+    def forecasting(self, held: Predictive, draws: Draws) -> tuple[Networks, Forecasts]:
         """Choose the networks; return them, and their forecast of a batch."""
-        networks = self.networks(held, samples, generator)
+        networks = self.networks(held, draws)
         return networks, lambda x: self.forecast(*moments(networks, x), held.noise_var)
 
 
@@ -250,21 +252,17 @@ class MonteCarlo(Predictor):
 
     word = "montecarlo"
 
-    def answering(
-        self, model: nn.Module, held: Predictive, samples: int, generator: Generator
-    ) -> Answers:
+    def answering(self, model: nn.Module, held: Predictive, draws: Draws) -> Answers:
         """Draw the model's Gaussian layers, or a plain model's tensors from the posterior."""
-        if samples and held.posterior.log_var and not gaussian_layers(model):
-            return answering_states(model, unstacked(drawn(held.posterior, samples, generator)))
-        return answering_draws(model, samples, generator)
+        if draws.samples and held.posterior.log_var and not gaussian_layers(model):
+            return answering_states(model, unstacked(drawn(held.posterior, *draws)))
+        return answering_draws(model, *draws)
 
-    def networks(
-        self, held: Predictive, samples: int, generator: Generator
-    ) -> Mapping[str, Tensor]:
+    def networks(self, held: Predictive, draws: Draws) -> Networks:
         """Draw networks from the posterior."""
-        if not samples:
+        if not draws.samples:
             return {name: mean[None] for name, mean in held.posterior.mean.items()}
-        return drawn(held.posterior, samples, generator)
+        return drawn(held.posterior, *draws)
 
 
 @dataclass(frozen=True)
@@ -274,27 +272,23 @@ class Members(Predictor):
     word = "members"
     needs_members = True
 
-    def answering(
-        self, model: nn.Module, held: Predictive, samples: int, generator: Generator
-    ) -> Answers:
+    def answering(self, model: nn.Module, held: Predictive, draws: Draws) -> Answers:
         """Run the members' networks, or draw some from each in order."""
         states = unstacked(held.experts)
         if not _is_gaussian(held):
             return answering_states(model, states)
-        each = max(1, samples // len(states))
-        answers = [answering_draws(with_state(model, state), each, generator) for state in states]
+        own = _of_each(draws, states)
+        answers = [answering_draws(with_state(model, state), *own) for state in states]
         return lambda batch: torch.cat([answers_of_one(batch) for answers_of_one in answers])
 
-    def networks(
-        self, held: Predictive, samples: int, generator: Generator
-    ) -> Mapping[str, Tensor]:
+    def networks(self, held: Predictive, draws: Draws) -> Networks:
         """Return the members' networks, or draw some from each in order."""
         if not _is_gaussian(held):
             return held.experts
         states = unstacked(held.experts)
-        each = max(1, samples // len(states))
-        draws = [drawn(Posterior.from_state_dict(state), each, generator) for state in states]
-        return {name: torch.cat([networks[name] for networks in draws]) for name in draws[0]}
+        own = _of_each(draws, states)
+        parts = [drawn(Posterior.from_state_dict(state), *own) for state in states]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 @dataclass(frozen=True)
@@ -304,9 +298,7 @@ class Product(Members):
     word = "product"
     numbers = False
 
-    def joined(
-        self, logits: Tensor, held: Predictive, adjusted: Callable[[Tensor], Tensor] = as_it_is
-    ) -> Prediction:
+    def joined(self, logits: Tensor, held: Predictive, adjusted: Adjust = as_it_is) -> Prediction:
         """Return ∝ Π p_k^(1/K)."""
         networks = len(next(iter(held.experts.values())))
         count = networks // (held.kind.each if held.kind else 1)
@@ -331,9 +323,7 @@ class Pooled(Members):
 
     word = ""
 
-    def joined(
-        self, logits: Tensor, held: Predictive, adjusted: Callable[[Tensor], Tensor] = as_it_is
-    ) -> Prediction:
+    def joined(self, logits: Tensor, held: Predictive, adjusted: Adjust = as_it_is) -> Prediction:
         """Return p ∝ P^β Q^(1−β) of the clients' predictions, see `log_pool`.
 
         `adjusted` is applied to log p_β, which is known up to a constant for each example. Before
@@ -369,17 +359,13 @@ class Gated(Members):
     word = ""
     gates = 1
 
-    def answering(
-        self, model: nn.Module, held: Predictive, samples: int, generator: Generator
-    ) -> Answers:
+    def answering(self, model: nn.Module, held: Predictive, draws: Draws) -> Answers:
         """Run the experts, then the gate."""
-        experts = super().answering(model, held, samples, generator)
+        experts = super().answering(model, held, draws)
         gate = answering_states(model, unstacked(held.members)[-1:])
         return lambda batch: torch.cat([experts(batch), gate(batch)])
 
-    def joined(
-        self, logits: Tensor, held: Predictive, adjusted: Callable[[Tensor], Tensor] = as_it_is
-    ) -> Prediction:
+    def joined(self, logits: Tensor, held: Predictive, adjusted: Adjust = as_it_is) -> Prediction:
         """Return Σ_j g_j(x) p_j(y|x)."""
         each = self.probs_of_each(logits, adjusted)
         shares = gate_logits(logits[-1], len(each)).softmax(-1).T
@@ -387,13 +373,11 @@ class Gated(Members):
         aleatoric = (shares * torch.special.entr(each).sum(-1)).sum(0)
         return Prediction(probs, aleatoric, networks=len(each))
 
-    def probs_of_each(self, logits: Tensor, adjusted: Callable[[Tensor], Tensor]) -> Tensor:
+    def probs_of_each(self, logits: Tensor, adjusted: Adjust) -> Tensor:
         """Return each expert's probabilities."""
         return super().probs_of_each(logits[:-1], adjusted)
 
-    def networks(
-        self, held: Predictive, samples: int, generator: Generator
-    ) -> Mapping[str, Tensor]:
+    def networks(self, held: Predictive, draws: Draws) -> Networks:
         """Return the experts and the gate."""
         return held.members
 
@@ -416,9 +400,7 @@ class Closed(Predictor):
     word = "closed"
     classes = False
 
-    def forecasting(
-        self, held: Predictive, samples: int, generator: Generator
-    ) -> tuple[Mapping[str, Tensor], Forecasts]:
+    def forecasting(self, held: Predictive, draws: Draws) -> tuple[Networks, Forecasts]:
         """Return no networks, and the closed form."""
         return {}, lambda x: linear_forecast(held.posterior, x, held.noise_var)
 
@@ -442,3 +424,7 @@ def predictor_of(settings: Any) -> Predictor:
 
 def _is_gaussian(held: Predictive) -> bool:
     return any(name.endswith(LOG_VAR_SUFFIX) for name in held.members)
+
+
+def _of_each(draws: Draws, states: Sequence[Networks]) -> Draws:
+    return Draws(max(1, draws.samples // len(states)), draws.generator)

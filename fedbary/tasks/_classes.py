@@ -20,7 +20,7 @@ from fedbary.figures.run_pictures import Curve
 from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.networks import device_of
-from fedbary.predictive.predictor import kind_of
+from fedbary.predictive.predictor import Draws, kind_of
 from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import TEMPERATURES, nll_at_temperatures
@@ -135,9 +135,11 @@ class Classes(Task):
         self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
     ) -> Prediction:
         """Predict inputs as the model takes them, by the networks of the setting `predictive`."""
-        drawn = self.settings.samples, Generator(device_of(model)).manual_seed(seed)
-        how = self.adjusting(facts), self.at_once(x)
-        return self.predictor.predict(model, x, by, *drawn, *how)
+        draws, adjusted = self._draws(model, seed), self.adjusting(facts)
+        return self.predictor.predict(model, x, by, draws, adjusted, self.at_once(x))
+
+    def _draws(self, model: nn.Module, seed: int) -> Draws:
+        return Draws(self.settings.samples, Generator(device_of(model)).manual_seed(seed))
 
     # At the server
 
@@ -250,13 +252,12 @@ class Classes(Task):
 
         The networks' own are without the temperature.
         """
-        model, by, samples = outcome.model, outcome.predictive, self.settings.samples
-        kind = self.predictor.resolved(by, samples)
+        by, draws = outcome.predictive, self._draws(outcome.model, seed)
+        kind = self.predictor.resolved(by, draws.samples)
         if not kind.exports:
             word = kind.word
             raise SettingError("predictive", word, f"another, or 0 samples: a graph has no {word}")
-        generator = Generator(device_of(model)).manual_seed(seed)
-        answers, adjusted = kind.answering(model, by, samples, generator), self.adjusting(facts)
+        answers, adjusted = kind.answering(outcome.model, by, draws), self.adjusting(facts)
         temperature = self.temperature(outcome) or 1.0
 
         def answered(x: Tensor) -> dict[str, Tensor]:

@@ -27,7 +27,7 @@ from fedbary.parts.parameters import told
 from fedbary.parts.registry import predictors
 from fedbary.predictive import Forecast, Predictive
 from fedbary.predictive.prediction import concatenated
-from fedbary.predictive.predictor import Forecasts, kind_of
+from fedbary.predictive.predictor import Draws, Forecasts, kind_of
 from fedbary.predictive.regression import NoiseSums, RegressionStandardiser, noise_sums
 from fedbary.runs import schema
 from fedbary.scores.regression import SCORES, score
@@ -256,9 +256,8 @@ class Regression(Rows):
 
     def _forecasting(self, by: Predictive, seed: int) -> tuple[Mapping[str, Tensor], Forecasts]:
         """Return the networks that predict, stacked, and the forecast of a standardised batch."""
-        samples = self.settings.samples
-        kind = self.predictor.resolved(by, samples)
-        return kind.forecasting(by, samples, Generator().manual_seed(seed))
+        draws = Draws(self.settings.samples, Generator().manual_seed(seed))
+        return self.predictor.resolved(by, draws.samples).forecasting(by, draws)
 
 
 def read_noise(metrics: Mapping[str, Any], most: int) -> NoiseSums:

@@ -12,7 +12,7 @@ from fedbary.inference import Training
 from fedbary.methods import Local, Reply, Server
 from fedbary.methods.fedhbmixture import FedHBMixture
 from fedbary.predictive import Predictive
-from fedbary.predictive.predictor import Gated, kind_of
+from fedbary.predictive.predictor import Draws, Gated, kind_of
 
 
 @settings(max_examples=30, deadline=None)
@@ -83,8 +83,8 @@ def test_the_gate_tells_from_an_input_whose_centre_is_right():
     by = method.predictive(model, held)
 
     def right(kind):
-        network, draws = nn.Linear(2, 2), torch.Generator()
-        found = kind_of(kind)().predict(network, x, by, 2, draws)
+        network = nn.Linear(2, 2)
+        found = kind_of(kind)().predict(network, x, by, Draws(2, torch.Generator()))
         torch.testing.assert_close(found.probs.sum(1), torch.ones(len(x)))
         assert (found.epistemic <= found.entropy + 1e-6).all()
         return float((found.probs.argmax(1) == y).float().mean())
@@ -122,7 +122,7 @@ def test_a_gated_forecast_has_the_moments_of_its_mixture(experts, seed):
         "output.bias": torch.randn(experts + 1, 1, generator=generator).double(),
     }
     by = Predictive({}, members=networks, kind=Gated(experts), noise_var=0.3)
-    _, forecast = Gated(experts).forecasting(by, 1, generator)
+    _, forecast = Gated(experts).forecasting(by, Draws(1, generator))
     found = forecast(x)
     answers = x @ networks["output.weight"][:, 0].T + networks["output.bias"][:, 0]
     share = answers[:, -1].sigmoid() if experts == 2 else torch.ones(6).double()

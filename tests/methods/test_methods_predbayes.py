@@ -11,7 +11,7 @@ from fedbary.methods import Bench, Reply, Server
 from fedbary.methods.predbayes import PredBayes
 from fedbary.predictive import Predictive
 from fedbary.predictive.prediction import forecast, gaussian_pool, log_pool
-from fedbary.predictive.predictor import Pooled, kind_of
+from fedbary.predictive.predictor import Draws, Pooled, kind_of
 from fedbary.tasks._class_weights import natural, weighted_cross_entropy
 from fedbary.variational.regressor import Regressor, gaussian_nll
 
@@ -69,12 +69,12 @@ def samples_of(count, each, seed=0):
 
 def predicted(net, x, members, by, word="auto", **how):
     held, generator = Predictive(net.state_dict(), members=members, kind=by), Generator()
-    return kind_of(word)().predict(net, x, held, 1, generator.manual_seed(0), **how)
+    return kind_of(word)().predict(net, x, held, Draws(1, generator.manual_seed(0)), **how)
 
 
 def pooled_forecast(networks, x, by):
     held = Predictive({}, members=networks, kind=by)
-    _, forecast_of = by.forecasting(held, 1, Generator())
+    _, forecast_of = by.forecasting(held, Draws(1, Generator()))
     return forecast_of(x)
 
 

@@ -12,7 +12,7 @@ from fedbary.models import build
 from fedbary.predictive import Predictive, mixture, product
 from fedbary.predictive.dropout import Dropout
 from fedbary.predictive.networks import answering_draws, answering_states, drawn_layers
-from fedbary.predictive.predictor import Auto, Members
+from fedbary.predictive.predictor import Auto, Draws, Members
 from fedbary.variational.conversion import variational
 from fedbary.variational.noise import drawing
 
@@ -162,7 +162,7 @@ def test_members_are_run_each_and_their_posteriors_drawn_from():
     with torch.no_grad():
         together = {name: torch.stack([state[name] for state in states]) for name in states[0]}
         held = Predictive({}, members=together)
-        found = Members().answering(net, held, 6, Generator().manual_seed(1))(X)
+        found = Members().answering(net, held, Draws(6, Generator().manual_seed(1)))(X)
     for index, state in enumerate(states):
         net.load_state_dict(state)
         own = answering_draws(net, 2, generator)(X)
@@ -190,10 +190,8 @@ def test_dropout_is_kept_at_its_rate_while_batch_norm_is_in_evaluation_mode():
     net = blocks(last=0)
     state = torch.get_rng_state()
     with torch.no_grad():
-        logits, again = (
-            Dropout().answering(net, Predictive({}), 4000, Generator().manual_seed(1))(X)
-            for _ in range(2)
-        )
+        draws = (Draws(4000, Generator().manual_seed(1)) for _ in range(2))
+        logits, again = (Dropout().answering(net, Predictive({}), each)(X) for each in draws)
     assert torch.equal(torch.get_rng_state(), state) and net.drop.training
     with torch.no_grad():
         plain = net.eval()(X)
@@ -224,5 +222,5 @@ def test_a_posterior_read_from_a_file_predicts_on_the_model_s_gpu():
     held = {name: tensor.cpu() for name, tensor in net.state_dict().items()}
     posterior = Posterior(held, {name: torch.full_like(t, -40.0) for name, t in held.items()})
     generator = Generator("cuda").manual_seed(0)
-    found = Auto().predict(net, x, Predictive({}, posterior), 3, generator)
+    found = Auto().predict(net, x, Predictive({}, posterior), Draws(3, generator))
     torch.testing.assert_close(found.probs.float(), net(x).softmax(-1).detach())

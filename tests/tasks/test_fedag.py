@@ -18,7 +18,7 @@ from fedbary.methods.fedag import ESTIMATORS, MIN_LOG_VAR, FedAG, fit_gaussian, 
 from fedbary.predictive import Predictive
 from fedbary.predictive.networks import drawn
 from fedbary.predictive.prediction import forecast, linear_forecast
-from fedbary.predictive.predictor import MonteCarlo
+from fedbary.predictive.predictor import Draws, MonteCarlo
 from fedbary.predictive.regression import NoiseSums, noise_sums
 from fedbary.variational.regressor import Regressor
 
@@ -188,7 +188,7 @@ def test_draws_have_the_clients_mean_moments_of_batch_norm_and_answer_numbers(es
     assert posterior.log_var.keys() == {name for name, _ in networks[0].named_parameters()}
     generator = Generator().manual_seed(0)
     held = Predictive(networks[0].state_dict(), posterior)
-    found = MonteCarlo().predict(networks[0], rows(20), held, 50, generator)
+    found = MonteCarlo().predict(networks[0], rows(20), held, Draws(50, generator))
     assert found.probs.isfinite().all()
     assert (drawn(posterior, 9, generator)["1.running_var"] == 1111 / 4).all()
 

@@ -20,7 +20,7 @@ from fedbary.data.images import load as load_images
 from fedbary.errors import SettingError
 from fedbary.models import build
 from fedbary.predictive import Predictive
-from fedbary.predictive.predictor import kind_of
+from fedbary.predictive.predictor import Draws, kind_of
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from server_app import run
@@ -150,7 +150,7 @@ def test_every_way_to_predict_takes_classes_of_pixels(kind):
     together = {name: torch.stack([state[name] for state in states]) for name in states[0]}
     held, generator = Predictive(net.state_dict(), members=together), torch.Generator()
     found = kind_of(kind)().predict(
-        net, torch.rand(3, 1, 8, 8), held, 4, generator.manual_seed(0),
+        net, torch.rand(3, 1, 8, 8), held, Draws(4, generator.manual_seed(0)),
         adjusted=lambda answer: answer.movedim(2, -1),
     )  # fmt: skip
     assert found.probs.shape == (3, 8, 8, 3)
