@@ -15,18 +15,16 @@ from fedbary.figures.spared import spared
 from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import (
-    QUESTION,
-    SIZES,
-    Thresholds,
-    examples_needed,
-    least_coverage,
-)
-from fedbary.predictive.histograms import (
     BINS,
     FEW_SITES,
+    QUESTION,
+    SIZES,
     HeldOut,
+    Thresholds,
     believed,
     bounded,
+    examples_needed,
+    least_coverage,
     together,
 )
 from fedbary.runs.conformal_kept import CONFORMAL, write_conformal

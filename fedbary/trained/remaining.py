@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from fedbary.methods import method_of
 from fedbary.parts.parameters import told
-from fedbary.predictive.conformal import Thresholds
-from fedbary.predictive.histograms import together
+from fedbary.predictive.conformal import Thresholds, together
 from fedbary.runs import schema
 from fedbary.runs.conformal_kept import read_sites, write_conformal
 from fedbary.runs.data_kept import read_digest, write_digest

@@ -19,8 +19,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
-from fedbary.predictive.conformal import Thresholds
-from fedbary.predictive.histograms import HeldOut, together
+from fedbary.predictive.conformal import HeldOut, Thresholds, together
 from fedbary.runs.best import result_line
 from fedbary.runs.schema import ROUND
 from fedbary.runs.whole import write_whole

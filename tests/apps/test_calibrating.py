@@ -17,7 +17,7 @@ from fedbary.commands.use import evaluate, predict
 from fedbary.data.images import load
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
-from fedbary.predictive.histograms import bounded, together
+from fedbary.predictive.conformal import bounded, together
 from fedbary.runs.conformal_kept import table_of_sites
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import resolve
