@@ -57,8 +57,7 @@ from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, 
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
-from fedbary.predictive.prediction import gate_logits
-from fedbary.predictive.predictor import Gated
+from fedbary.predictive.predictor import Gated, gate_logits
 from fedbary.seeds import derive_seed
 
 _CENTRE, _GATE = "centres/", "gate/"

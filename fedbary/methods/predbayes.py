@@ -54,8 +54,7 @@ from fedbary.methods.shared.method import Reply, Server, Tensors
 from fedbary.parts.parameters import Number, Positive, Share
 from fedbary.predictive import Predictive
 from fedbary.predictive.networks import unstacked
-from fedbary.predictive.prediction import gaussian_pool, log_pool, moments_by_client
-from fedbary.predictive.predictor import Pooled
+from fedbary.predictive.predictor import Pooled, gaussian_pool, log_pool, moments_by_client
 from fedbary.variational.regressor import Regressor, gaussian_nll
 
 _BETA = "beta"

@@ -34,8 +34,8 @@ from fedbary.predictive.networks import (
     device_of,
     evaluation,
 )
-from fedbary.predictive.prediction import Forecast, Prediction, concatenated, mixed, mixture
-from fedbary.predictive.predictor import Draws, MonteCarlo, Predictive
+from fedbary.predictive.prediction import Forecast, Prediction, concatenated
+from fedbary.predictive.predictor import Draws, MonteCarlo, Predictive, mixed, mixture
 from fedbary.seeds import derive_seed
 from fedbary.variational import gaussian_layers
 from fedbary.variational.noise import seeded

@@ -13,7 +13,8 @@ from fedbary.gaussian import Posterior
 from fedbary.inference import Local, Training
 from fedbary.inference.variational import fit
 from fedbary.predictive.networks import drawn
-from fedbary.predictive.prediction import Forecast, forecast
+from fedbary.predictive.prediction import Forecast
+from fedbary.predictive.predictor import forecast
 from fedbary.seeds import derive_seed
 from fedbary.variational.regressor import Regressor, gaussian_nll, outputs
 

@@ -22,7 +22,8 @@ from fedbary.data.standardise import Sums
 from fedbary.figures.sheet import BLUE, GREY, ORANGE, open_frame, sheet
 from fedbary.methods._fast_sgd import fit
 from fedbary.methods.fedag import fit_gaussian, stacked
-from fedbary.predictive.prediction import Forecast, forecast
+from fedbary.predictive.prediction import Forecast
+from fedbary.predictive.predictor import forecast
 from fedbary.predictive.regression import RegressionStandardiser, noise_sums
 from fedbary.seeds import derive_seed
 from fedbary.variational.regressor import Regressor

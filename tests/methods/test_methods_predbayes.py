@@ -10,8 +10,7 @@ from torch import Generator
 from fedbary.methods import Bench, Reply, Server
 from fedbary.methods.predbayes import PredBayes
 from fedbary.predictive import Predictive
-from fedbary.predictive.prediction import forecast, gaussian_pool, log_pool
-from fedbary.predictive.predictor import Draws, Pooled, kind_of
+from fedbary.predictive.predictor import Draws, Pooled, forecast, gaussian_pool, kind_of, log_pool
 from fedbary.tasks._class_weights import natural, weighted_cross_entropy
 from fedbary.variational.regressor import Regressor, gaussian_nll
 

@@ -17,8 +17,7 @@ from fedbary.methods import Reply, Server
 from fedbary.methods.fedag import ESTIMATORS, MIN_LOG_VAR, FedAG, fit_gaussian, stacked
 from fedbary.predictive import Predictive
 from fedbary.predictive.networks import drawn
-from fedbary.predictive.prediction import forecast, linear_forecast
-from fedbary.predictive.predictor import Draws, MonteCarlo
+from fedbary.predictive.predictor import Draws, MonteCarlo, forecast, linear_forecast
 from fedbary.predictive.regression import NoiseSums, noise_sums
 from fedbary.variational.regressor import Regressor
 
