@@ -24,13 +24,12 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Generator
 
 from benchmarks.aggregation import client, ours, step
 from benchmarks.local_step import BATCH, CLASSES, SHAPE
 from benchmarks.local_step import ours as epoch
+from fedbary import predict
 from fedbary.models import build
-from fedbary.predictive import predict
 from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
 from strategies import RKLB, Median, TrimmedMean
@@ -88,7 +87,7 @@ def counts() -> dict[str, int]:
     return {
         "20 training steps, n = 3": calls(epoch(3, x, y)),
         "20 training steps, n = 0": calls(epoch(0, x, y)),
-        "10 samples of 1,280 images": calls(lambda: predict(model, x, 10, Generator())),
+        "10 samples of 1,280 images": calls(lambda: predict(model, x, 10)),
         "RKLB of 10 clients": calls(lambda: ours(replies)),
         "RKLB, a strategy's step": calls(lambda: step(RKLB, replies)),
         "Median, a strategy's step": calls(lambda: step(Median, replies)),

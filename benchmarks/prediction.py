@@ -13,11 +13,11 @@ import statistics
 import time
 
 import torch
-from torch import Generator, nn
+from torch import nn
 
+from fedbary import predict
 from fedbary.data.batches import inputs
 from fedbary.models import build
-from fedbary.predictive import predict
 
 SHAPE, CLASSES, BATCH = (1, 28, 28), 10, 500
 
@@ -25,7 +25,7 @@ SHAPE, CLASSES, BATCH = (1, 28, 28), 10, 500
 def sampled(model: nn.Module, x: torch.Tensor, samples: int) -> float:
     """Seconds of one prediction with `samples` networks."""
     start = time.perf_counter()
-    predict(model, x, samples, Generator().manual_seed(0), BATCH)
+    predict(model, x, samples, seed=0, batch_size=BATCH)
     return time.perf_counter() - start
 
 

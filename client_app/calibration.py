@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from client_app.job import Job
+from fedbary.methods import method_of
 from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import QUESTION, SIZES
@@ -46,7 +48,8 @@ def answer_of_held_out(
     settings, own = job.node.settings, job.held
     if not len(own.y_held_out):
         return {**dict.fromkeys(("cells", "counts", "risk-cells", "risk-counts"), [])}
-    by = Predictive.from_tensors(tensors, str(config["joined-by"]), float(config["noise-var"]))
+    joined_by = method_of(settings).joining(json.loads(str(config["joined-by"])))
+    by = Predictive.from_tensors(tensors, joined_by, float(config["noise-var"]))
     model.load_state_dict({**by.model})
     seed = seed_of_draws(settings.seed)
     prediction = job.task.predicted(model, job.shard.x_held_out, job.facts, seed, by)

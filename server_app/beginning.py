@@ -23,8 +23,7 @@ from fedbary.runs.sites import write_site_keys
 from fedbary.settings.combinations import has_earlier_prior
 from fedbary.settings.config import Settings
 from fedbary.tasks import Task
-from fedbary.trained.going_on import Beginning
-from fedbary.trained.started_from import PRIOR, note_start
+from fedbary.trained.started_from import PRIOR, Beginning, note_start
 from server_app.pictures import draw_partition
 from server_app.recorder import Recorder
 from server_app.roster.asker import Asker

@@ -15,18 +15,16 @@ from fedbary.figures.spared import spared
 from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import (
-    QUESTION,
-    SIZES,
-    Thresholds,
-    examples_needed,
-    least_coverage,
-)
-from fedbary.predictive.histograms import (
     BINS,
     FEW_SITES,
+    QUESTION,
+    SIZES,
     HeldOut,
+    Thresholds,
     believed,
     bounded,
+    examples_needed,
+    least_coverage,
     together,
 )
 from fedbary.runs.conformal_kept import CONFORMAL, write_conformal
@@ -178,7 +176,7 @@ def _tested(
         return {}
     x, y = on
     held = recorder.predictive
-    by = Predictive.from_tensors(held.tensors(), held.joined_by, _noise_var(recorder))
+    by = Predictive.from_tensors(held.tensors(), held.kind, _noise_var(recorder))
     prediction = task.predicted(recorder.model, x, recorder.facts, seed_of_draws(settings.seed), by)
     rows = groups(settings, signature, task.evaluation_examples().x)
     hits, sizes = hits_and_sizes(settings, found.bins, prediction, y, rows)

@@ -26,7 +26,7 @@ from fedbary.settings.config import Settings
 from fedbary.settings.modes import Synchronous, require_real_time, require_virtual_time
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import task_of
-from fedbary.trained.going_on import beginning_of
+from fedbary.trained.started_from import beginning_of
 from fedbary.variational.frozen import frozen_config, require_same_frozen
 from server_app.beginning import (
     facts_of,

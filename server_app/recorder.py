@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from logging import INFO, WARNING
 from typing import Any
 
@@ -126,7 +126,7 @@ class Recorder:
         outcome = self._outcome(
             server_round, self.results.rounds[server_round] if is_known else told
         )
-        self.last = self.task.scores(outcome, self.facts)
+        by, self.last = outcome.predictive, self.task.scores(outcome, self.facts)
         scores = self.last.scores
         now = time.perf_counter()
         seconds, self._then = now - self._then, now
@@ -148,21 +148,15 @@ class Recorder:
             schema.ROUND: server_round,
             **scores,
             schema.SECONDS: seconds,
-            schema.LOG_VAR: {
-                name: float(v.mean()) for name, v in outcome.posterior.log_var.items()
-            },
+            schema.LOG_VAR: {name: float(v.mean()) for name, v in by.posterior.log_var.items()},
             schema.SKIPPED: skipped,
             **self._replies(server_round),
             **clients,
             **self.task.summary(self._trained or [], self._held_out),
             **by_group(self.strategy.groups, self._held_out),
             **told,
-            **(
-                {schema.MEMBERS: len(next(iter(outcome.members.values())))}
-                if outcome.members
-                else {}
-            ),
-            **({schema.POOL: asdict(outcome.pool)} if outcome.pool else {}),
+            **({schema.MEMBERS: len(next(iter(by.members.values())))} if by.members else {}),
+            **({schema.POOL: asdict(by.kind)} if by.kind else {}),
             **self.last.line,
         }
         line = {**advised(line, self.settings, self.results.rounds)}
@@ -251,13 +245,10 @@ class Recorder:
         return Outcome(
             server_round,
             self.model,
-            self.predictive.posterior,
-            self.predictive.members,
+            replace(self.predictive, noise_var=float(told.get(schema.NOISE_VAR, 0.0))),
             told,
             self._held_out,
-            self.predictive.pool,
             counts,
-            self.predictive.background,
         )
 
     def _label_counts(self) -> list[list[int]]:

@@ -16,7 +16,7 @@ from fedbary.errors import SettingError
 from fedbary.inference import Fit, Prior, Training, local_method
 from fedbary.methods import Fitted, Local
 from fedbary.predictive import Predictive
-from fedbary.predictive.choice import predicted
+from fedbary.predictive.predictor import Auto, Draws
 from fedbary.scores.metrics import evaluate
 from fedbary.seeds import derive_seed
 from fedbary.variational.frozen import require_same_frozen
@@ -158,10 +158,7 @@ class Client:
 
         def score(by: Predictive) -> dict[str, float]:
             generator = torch.Generator(x.device).manual_seed(seed)
-            prediction = predicted(
-                "auto", self.model, x, self.samples, generator,
-                by.posterior, by.members, pool=by.pool,
-            )  # fmt: skip
+            prediction = Auto().predict(self.model, x, by, Draws(self.samples, generator))
             return evaluate(prediction.probs, y)
 
         models = self.models(request, self._seed("own", request, context))

@@ -17,7 +17,7 @@ from fedbary.aggregation.prefixes import under
 from fedbary.errors import SettingError
 from fedbary.methods import Bench, Method, Reply, Server, Tensors, require_room
 from fedbary.predictive import Prediction, Predictive
-from fedbary.predictive.choice import predicted
+from fedbary.predictive.predictor import Auto, Draws
 from fedbary.seeds import derive_seed
 
 from .arrays import Blanks
@@ -267,10 +267,7 @@ class MethodStrategy(Paced, InheritingStrategy):
         """
         network.load_state_dict({**arrays.to_torch_state_dict()})
         model, generator = network.state_dict(), torch.Generator(x.device).manual_seed(seed)
-        by = self.predictive(model)
-        return predicted(
-            "auto", network, x, samples, generator, by.posterior, by.members, pool=by.pool
-        )
+        return Auto().predict(network, x, self.predictive(model), Draws(samples, generator))
 
     def _server(self, model: Mapping[str, Tensor], blanks: Blanks) -> Server:
         told = self.tell() if self.tell else {}

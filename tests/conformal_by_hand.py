@@ -6,8 +6,7 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from fedbary.predictive.conformal import FREE_RANKS, PENALTY, true_class_bins
-from fedbary.predictive.histograms import counted
+from fedbary.predictive.conformal import FREE_RANKS, PENALTY, counted, true_class_bins
 
 SCORES = ("lac", "aps", "raps")
 

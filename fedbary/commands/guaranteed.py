@@ -37,7 +37,7 @@ def kept_to(
         If there are no held-out examples, or a number is out of its range.
     """
     from fedbary.predictive import Prediction
-    from fedbary.predictive.histograms import together
+    from fedbary.predictive.conformal import together
     from fedbary.predictive.risk import certain, risk_histogram, uncertainty_bins
 
     prediction = trained.scored_by_sites(examples)

@@ -101,7 +101,7 @@ def predict(
     """
     from fedbary.commands.guaranteed import kept_to
     from fedbary.trained import load, writing
-    from fedbary.trained.class_sets import lacking, set_columns
+    from fedbary.trained.judgement import lacking, set_columns
 
     if held_out and error_rate is None:
         raise SettingError("--held-out", str(held_out), "only together with --error-rate")
@@ -170,7 +170,7 @@ def export(
     --samples 0`.
     """
     from fedbary.trained import load, writing
-    from fedbary.trained.class_sets import lacking
+    from fedbary.trained.judgement import lacking
 
     trained = load(run, own_code)
     writing.require_free([model], force)
@@ -213,8 +213,7 @@ def evaluate(
     from fedbary.runs.conformal_kept import table_of_sites
     from fedbary.texts import alike
     from fedbary.trained import load, writing
-    from fedbary.trained.class_sets import lacking, set_scores
-    from fedbary.trained.judgement import pictures, scores
+    from fedbary.trained.judgement import lacking, pictures, scores, set_scores
 
     trained = learned(load(run, own_code))
     writing.require_free([output], force)

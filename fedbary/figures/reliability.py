@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbary.figures.run_pictures import coverage_curve, reliability_diagram
-from fedbary.predictive import Prediction
-from fedbary.predictive.forecast import Forecast
+from fedbary.predictive import Forecast, Prediction
 from fedbary.scores import regression
 from fedbary.scores.metrics import reliability
 

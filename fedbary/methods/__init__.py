@@ -21,6 +21,7 @@ from fedbary.methods.shared.bench import Bench
 from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Value, declared, told
 from fedbary.parts.registry import modules
+from fedbary.predictive.predictor import kind_of
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfClasses
 
@@ -98,7 +99,7 @@ def require_method(settings: Settings) -> None:
     if method.needs_bench and settings.server_fraction == 0:
         allowed = f"above 0, as {settings.method} learns from examples that the server keeps"
         raise SettingError("server_fraction", settings.server_fraction, allowed)
-    if settings.predictive in ("members", "product") and not method.has_members:
+    if kind_of(settings.predictive).needs_members and not method.has_members:
         have = (name for name, kind in METHODS.items() if kind.has_members)
         allowed = f"another value for {settings.method}; methods whose networks predict together: "
         allowed += ", ".join(have)

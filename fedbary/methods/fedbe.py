@@ -52,8 +52,7 @@ from fedbary.methods.shared.method import Method, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, Number, Positive
 from fedbary.predictive import Predictive
-from fedbary.predictive.choice import unstacked
-from fedbary.predictive.draws import drawn
+from fedbary.predictive.networks import drawn, unstacked
 from fedbary.seeds import derive_seed
 
 _NETWORKS = "networks/"

@@ -57,7 +57,7 @@ from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, 
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
-from fedbary.predictive.combine import Gate, gate_logits
+from fedbary.predictive.predictor import Gated, gate_logits
 from fedbary.seeds import derive_seed
 
 _CENTRE, _GATE = "centres/", "gate/"
@@ -82,6 +82,7 @@ class FedHBMixture(Method):
     has_members = True
     needs_softmax = True
     personalises = True
+    joins = Gated
 
     def held(self, clients: int) -> int:
         """Return the number of the centres and the gate."""
@@ -187,7 +188,7 @@ class FedHBMixture(Method):
             n: state.get(_CENTRE + n, t.expand(self.centres, *t.shape)) for n, t in model.items()
         }
         members = {n: torch.cat([t, state[_GATE + n][None]]) for n, t in centres.items()}
-        return Predictive(model, members=members, pool=Gate(self.centres))
+        return Predictive(model, members=members, kind=Gated(self.centres))
 
     def _near(self, squares: Tensor) -> Tensor:
         """Return c, given squared distances to the centres (…, J)."""

@@ -53,9 +53,8 @@ from fedbary.methods.shared.bench import Bench
 from fedbary.methods.shared.method import Reply, Server, Tensors
 from fedbary.parts.parameters import Number, Positive, Share
 from fedbary.predictive import Predictive
-from fedbary.predictive.choice import unstacked
-from fedbary.predictive.combine import Pool, log_pool
-from fedbary.predictive.forecast import gaussian_pool, moments_by_client
+from fedbary.predictive.networks import unstacked
+from fedbary.predictive.predictor import Pooled, gaussian_pool, log_pool, moments_by_client
 from fedbary.variational.regressor import Regressor, gaussian_nll
 
 _BETA = "beta"
@@ -80,6 +79,7 @@ class PredBayes(SGHMC):
 
     needs_bench = True
     needs_softmax = True
+    joins = Pooled
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Keep all samples, and learn β."""
@@ -93,8 +93,8 @@ class PredBayes(SGHMC):
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the clients' samples; β, and how many networks each client has, join them."""
         found = super().predictive(model, state)
-        pool = Pool(self.networks, float(state[_BETA])) if _BETA in state else None
-        return replace(found, pool=pool)
+        kind = Pooled(self.networks, float(state[_BETA])) if _BETA in state else None
+        return replace(found, kind=kind)
 
     def _learned(self, bench: Bench, found: Tensor) -> Tensor:
         """Return β for what the networks answer, (K · M, N, outputs)."""

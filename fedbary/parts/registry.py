@@ -44,6 +44,15 @@ def forms(package: str, functions: Sequence[str] = ()) -> tuple[str, ...]:
     return tuple(re.findall(r'^FORM = "(.+)"', text, re.M)[0] for text in texts)
 
 
+def predictors() -> Mapping[str, str]:
+    """Return the file of each kind of prediction, by the word that names it."""
+    return {
+        word: file
+        for file, text in _texts(_PACKAGE / "predictive").items()
+        for word in re.findall(r'^    word = "(\w+)"', text, re.M)
+    }
+
+
 def is_factory(name: str) -> bool:
     """Return whether a name has the form ``package.module:factory``, a function to import."""
     module, separator, function = name.partition(":")

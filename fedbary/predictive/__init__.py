@@ -1,24 +1,12 @@
-"""Class probabilities from several networks.
+"""Predictions by several networks together.
 
-Each file of this package chooses networks:
-
-``montecarlo``
-    drawn from a posterior;
-``members``
-    the clients' own, or one drawn from each client's posterior;
-``dropout``
-    one network with its dropout kept.
-
-``value`` holds the networks that predict, `Predictive`. ``choice`` follows the setting
-`predictive`. ``draws`` stacks networks drawn from any posterior.
-
-Each has a function ``answers(model, x, …)`` that yields the networks' logits batch by batch,
-(networks, batch, classes). `fedbary.predictive.combine` makes them a `Prediction`: their mixture,
-or their product.
+``predictor`` holds what predicts, `Predictive`, and the kinds of prediction, the values of the
+setting `predictive`; ``dropout`` is one more, in a file of its own. ``prediction`` has their
+results, and how networks' answers are joined. ``any_network`` predicts by a network that any
+program trained.
 """
 
-from fedbary.predictive.combine import Prediction, mixture, product
-from fedbary.predictive.montecarlo import predict
-from fedbary.predictive.value import Predictive
+from fedbary.predictive.prediction import Forecast, Prediction
+from fedbary.predictive.predictor import Predictive, Predictor, mixture, product
 
-__all__ = ["Prediction", "Predictive", "mixture", "predict", "product"]
+__all__ = ["Forecast", "Prediction", "Predictive", "Predictor", "mixture", "product"]

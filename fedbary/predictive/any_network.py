@@ -26,11 +26,16 @@ from torch import Generator, Tensor, nn
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.predictive import Prediction, members, mixture, montecarlo
-from fedbary.predictive.choice import unstacked
-from fedbary.predictive.draws import drawn
-from fedbary.predictive.forecast import Forecast, joined
-from fedbary.predictive.networks import Answers, batches, device_of, evaluation
+from fedbary.predictive.networks import (
+    Answers,
+    answering_draws,
+    answering_states,
+    batches,
+    device_of,
+    evaluation,
+)
+from fedbary.predictive.prediction import Forecast, Prediction, concatenated
+from fedbary.predictive.predictor import Draws, MonteCarlo, Predictive, mixed, mixture
 from fedbary.seeds import derive_seed
 from fedbary.variational import gaussian_layers
 from fedbary.variational.noise import seeded
@@ -81,7 +86,7 @@ def predict(
     if parts[0].ndim != 3 or parts[0].shape[2] < 2:
         held = f"answers of shape (N, {', '.join(map(str, parts[0].shape[2:]))})"
         raise SettingError("network", held, "logits (N, classes) of two classes or more")
-    return mixture(parts)
+    return concatenated([mixture(logits) for logits in parts])
 
 
 @torch.inference_mode()
@@ -125,10 +130,8 @@ def forecast(
     found = []
     for answers in parts:
         said = answers.double().flatten(2) if answers.ndim == 3 else answers.double().unsqueeze(2)
-        means, noise_vars = said[..., 0], said[..., 1:].exp().sum(-1)
-        spread = means.var(0, correction=0)
-        found.append(Forecast(means.mean(0), spread, noise_vars.mean(0) + noise_var))
-    return joined(found)
+        found.append(mixed(said[..., 0], said[..., 1:].exp().sum(-1), noise_var))
+    return concatenated(found)
 
 
 def _answers(
@@ -146,32 +149,30 @@ def _answers(
         raise SettingError("x", type(x).__name__, "a tensor of the network's inputs")
     if not len(x):
         raise SettingError("x", "no input", "at least one")
+    generator = Generator(device_of(network)).manual_seed(seed)
     if networks is not None:
-        answering = _of(network, networks, samples, seed)
+        answering = _of(network, networks, samples, generator)
     elif gaussian_layers(network):
-        answering = montecarlo.answering(network, samples, _generator(network, seed))
+        answering = answering_draws(network, samples, generator)
     else:
         answering = _passes(network, next(batches(network, x, batch_size)), samples, seed)
     return [answering(batch) for batch in batches(network, x, batch_size)]
 
 
-def _of(network: nn.Module, networks: Networks, samples: int, seed: int) -> Answers:
+def _of(network: nn.Module, networks: Networks, samples: int, generator: Generator) -> Answers:
     """Return the answers of networks drawn from a posterior, or given."""
-    named = [networks.state_dict()] if isinstance(networks, Posterior) else list(networks)
-    if not named:
+    if isinstance(networks, Posterior):
+        states = [networks.state_dict() if gaussian_layers(network) else networks.mean]
+    elif not (states := list(networks)):
         raise SettingError("networks", "none", "a posterior, or at least one state dict")
     held = network.state_dict()
-    if isinstance(networks, Posterior) and gaussian_layers(network):
-        network = copy.deepcopy(network)
-        _require(named[0], held)
-        network.load_state_dict(named[0], strict=False)
-        return montecarlo.answering(network, samples, _generator(network, seed))
-    if isinstance(networks, Posterior):
-        on_cpu = Generator().manual_seed(seed)
-        named = unstacked(drawn(networks, samples if networks.log_var else 1, on_cpu))
-    for state in named:
+    for state in states:
         _require(state, held)
-    return members.answering(network, named)
+    if not isinstance(networks, Posterior):
+        return answering_states(network, states)
+    network = copy.deepcopy(network)
+    network.load_state_dict(states[0], strict=False)
+    return MonteCarlo().answering(network, Predictive(held, networks), Draws(samples, generator))
 
 
 def _require(state: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> None:
@@ -195,7 +196,3 @@ def _passes(network: nn.Module, first: Tensor, samples: int, seed: int) -> Answe
     if samples > 1 and torch.equal(one(first, seeds[0]), one(first, seeds[1])):
         seeds = seeds[:1]
     return lambda batch: torch.stack([one(batch, start) for start in seeds])
-
-
-def _generator(network: nn.Module, seed: int) -> Generator:
-    return Generator(device_of(network)).manual_seed(seed)

@@ -1,17 +1,21 @@
-"""Common tools of predictions: batches, evaluation mode, several networks on one batch."""
+"""Networks drawn from posteriors, and what several networks answer to a batch."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
 from fedbary.data.batches import inputs
+from fedbary.gaussian import Posterior, variance_power
+from fedbary.variational import gaussian_layers
+from fedbary.variational.layers import normal_like, sample_weights
 
 Network = Mapping[str, Tensor]
 """Tensors by name that replace a model's own."""
@@ -93,3 +97,125 @@ def answers_of(model: nn.Module, networks: Sequence[Network], batch: Tensor) -> 
         given, named = (batch,), {}
     others = [functional_call(model, dict(n), given, named) for n in networks[1:]]
     return torch.stack([first, *others])
+
+
+# Networks of any module, by the names of its tensors
+
+
+def unstacked(networks: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Return each of K networks, given as (K, *shape) by name."""
+    count = len(next(iter(networks.values())))
+    return [{name: tensor[k] for name, tensor in networks.items()} for k in range(count)]
+
+
+@torch.no_grad()
+def drawn(posterior: Posterior, samples: int, generator: Generator | None) -> dict[str, Tensor]:
+    """Draw networks from a posterior, (samples, *shape) by name; point tensors are repeated.
+
+    They lie on the generator's device, or without one on the posterior's.
+    """
+    networks, device = {}, generator.device if generator else None
+    for name, mean in posterior.mean.items():
+        stacked = mean.to(device=device).expand(samples, *mean.shape)
+        if name in posterior.log_var:
+            std = variance_power(posterior.log_var[name].to(device=device), 0.5)
+            noise = normal_like(torch.empty_like(stacked), generator)
+            stacked = torch.addcmul(stacked, std, noise)
+        networks[name] = stacked
+    return networks
+
+
+def answering_states(model: nn.Module, states: Sequence[Network]) -> Answers:
+    """Return what networks answer to a batch, logits (networks, batch, classes).
+
+    Parameters
+    ----------
+    model
+        A network of their architecture, on whose device the work is done. It is not changed.
+    states
+        Their state dicts, of all the model's tensors.
+    """
+    device = device_of(model)
+    networks = [{name: t.to(device) for name, t in state.items()} for state in states]
+
+    def answer(batch: Tensor) -> Tensor:
+        with evaluation(model):
+            return answers_of(model, networks, batch)
+
+    return answer
+
+
+# Networks of Gaussian layers
+
+
+def answering_draws(model: nn.Module, samples: int, generator: Generator) -> Answers:
+    """Draw networks from a model's Gaussian layers, and return their answers to a batch.
+
+    They are drawn once, so that the answer for an image does not depend on the images beside it.
+    They run in evaluation mode; the model is left as it was. A model without variational layers is
+    one network, which runs once. With 0 samples the network of the means runs. The leading plain
+    layers run once for all networks, if the model is an `nn.Sequential`, has adapters, or has a
+    `trunk` and a head, as the CNN does. The variational layers of a head compute all networks in
+    one pass.
+
+    Parameters
+    ----------
+    model
+        The network; its device is where the work is done.
+    samples
+        Number of networks drawn; 0 for the network of the means.
+    generator
+        Source of the draws, on the model's device.
+    """
+    if samples and isinstance(model, Headed) and model.can_split():
+        layers = gaussian_layers(model).values()
+        weights = [sample_weights(layer, samples, generator) for layer in layers]
+
+        def answer_by_head(batch: Tensor) -> Tensor:
+            with evaluation(model):
+                return model.head_logits(model.trunk(batch), weights)
+
+        return answer_by_head
+    trunk, head = model.trunk_and_head() if isinstance(model, Parted) else _split(model)
+    networks = drawn_layers(head, samples, generator)
+
+    def answer(batch: Tensor) -> Tensor:
+        with evaluation(model):
+            return answers_of(head, networks, batch if trunk is None else trunk(batch))
+
+    return answer
+
+
+def drawn_layers(model: nn.Module, samples: int, generator: Generator) -> list[Network]:
+    """Draw networks: for each, the tensors that differ from the network of the means.
+
+    There is one network if the model has no variational layers, or if `samples` is 0.
+    """
+    weights = {
+        name: sample_weights(layer, samples, generator)
+        for name, layer in gaussian_layers(model).items()
+    }
+    if not weights or not samples:
+        return [{}]
+    return [
+        {f"{name}.weight_mean": stacked[sample] for name, stacked in weights.items()}
+        for sample in range(samples)
+    ]
+
+
+def with_state(model: nn.Module, state: Network) -> nn.Module:
+    """Return a network like the model with other tensors, copied only if they lie elsewhere."""
+    shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    member = copy.deepcopy(model, shared)
+    held = model.state_dict()
+    member.load_state_dict({name: t.to(held[name]) for name, t in state.items()}, assign=True)
+    return member
+
+
+def _split(model: nn.Module) -> tuple[nn.Module | None, nn.Module]:
+    """Return the part of an `nn.Sequential` before its first Gaussian layer, and the rest."""
+    if type(model) is nn.Sequential:
+        for index, part in enumerate(model):
+            if gaussian_layers(part):
+                return model[:index], model[index:]
+    return None, model

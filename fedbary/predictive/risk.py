@@ -22,8 +22,8 @@ from scipy.special import bdtr
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.predictive.combine import Prediction
-from fedbary.predictive.histograms import BINS, LIMIT, PER_UNIT, bins_of, counted
+from fedbary.predictive import Prediction
+from fedbary.predictive.conformal import BINS, LIMIT, PER_UNIT, bins_of, counted
 
 STARTS = 8
 """Number of thresholds that tests start from: log-odds −10, −8, …, 4."""

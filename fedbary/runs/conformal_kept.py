@@ -12,9 +12,7 @@ from torch import Tensor
 
 from fedbary.data.paths import content_of
 from fedbary.errors import SettingError
-from fedbary.predictive.conformal import Thresholds
-from fedbary.predictive.histograms import HeldOut, believed
-from fedbary.predictive.rates import interval
+from fedbary.predictive.conformal import HeldOut, Thresholds, believed, interval
 from fedbary.runs.whole import write_whole
 
 CONFORMAL = "conformal.json"

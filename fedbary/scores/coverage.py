@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from fedbary.predictive.rates import interval
+from fedbary.predictive.conformal import interval
 
 _TWO_SIDED = 1.959963984540054
 """Half-width of a mean's 95 % interval, in standard errors."""

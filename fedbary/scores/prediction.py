@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.predictive import Prediction
-from fedbary.predictive.forecast import Forecast
+from fedbary.predictive import Forecast, Prediction
 from fedbary.scores import regression, tables
 
 

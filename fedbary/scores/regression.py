@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from fedbary.predictive.forecast import Forecast
+from fedbary.predictive import Forecast
 
 LEVELS = (50, 90, 95)
 """Central intervals whose coverage is scored, in per cent."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedbary.predictive.combine import Prediction
+from fedbary.predictive import Prediction
 from fedbary.scores.metrics import NLL_RANGE, evaluate
 
 TEMPERATURES = {f"nll-at-{2 ** (k / 4):.3g}": 2 ** (k / 4) for k in range(-8, 13)}

@@ -12,10 +12,10 @@ from importlib import import_module
 from fedbary.data.partition import partition
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE, Parameter
-from fedbary.parts.registry import is_factory, modules, rules
+from fedbary.parts.registry import is_factory, modules, predictors, rules
 from fedbary.settings.config import DEFAULTS, Settings
 from fedbary.settings.modes import MODES
-from fedbary.settings.owners import methods, owned, task_kind
+from fedbary.settings.owners import kind_of, methods, owned, task_kind
 from fedbary.settings.partition_names import classes, partitioners
 
 _ROOMS = (
@@ -26,7 +26,6 @@ _ROOMS = (
     ("model", "models"),
     ("attack", "attacks"),
     ("tracker", "runs/tracking"),
-    ("predictive", "predictive/passes"),
 )
 """Settings whose values are modules, each with the folder of these."""
 
@@ -66,8 +65,10 @@ def parts() -> Iterator[Part]:
     for setting, room in _ROOMS:
         for module in modules(room):
             yield Part(setting, module, _docstring(room, module))
+    for word in predictors():
+        yield Part("predictive", word, _of_class(kind_of(word)))
     for name, mode in MODES.items():
-        yield Part("mode", name, (inspect.getdoc(mode) or "").partition("\n\nParameters\n")[0])
+        yield Part("mode", name, _of_class(mode))
     yield from _schemes()
     for name in partitioners():
         yield Part("partition", name, inspect.getdoc(classes()[name]) or "")
@@ -160,6 +161,11 @@ def _protocols() -> Iterator[Part]:
 def _line(parameter: Parameter) -> str:
     default = NONE if parameter.default is None else parameter.default
     return f"{parameter.name}={default}  {parameter.meaning} ({parameter.allowed})"
+
+
+def _of_class(part: type) -> str:
+    """Return a class's docstring without its parameters."""
+    return (inspect.getdoc(part) or "").partition("\n\nParameters\n")[0]
 
 
 def _docstring(room: str, module: str) -> str:

@@ -21,7 +21,7 @@ from fedbary.parts.parameters import (
     Share,
     told,
 )
-from fedbary.parts.registry import data_sets, is_factory, modules, rules
+from fedbary.parts.registry import data_sets, is_factory, modules, predictors, rules
 from fedbary.parts.registry import methods as names_of_methods
 from fedbary.settings.modes import Synchronous
 from fedbary.settings.owners import divergences, methods, task_kind
@@ -207,7 +207,7 @@ def registered(setting: str) -> tuple[str, ...]:
     if setting == "tracker":
         return ("none", *modules("runs/tracking"))
     if setting == "predictive":
-        return ("auto", "montecarlo", "members", "product", "closed", *modules("predictive/passes"))
+        return tuple(predictors())
     if setting == "attack":
         return ("none", *ATTACKS, *OMNISCIENT)
     return (*PARTITIONS, *partitioners())

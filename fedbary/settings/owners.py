@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from fedbary.data.partition import SCHEMES
 from fedbary.parts.parameters import Parameter, declared
-from fedbary.parts.registry import is_factory, modules
+from fedbary.parts.registry import is_factory, modules, predictors
 from fedbary.settings.modes import MODES
 from fedbary.settings.partition_names import parameters_of
 
 if TYPE_CHECKING:
     from fedbary.methods import Method
+    from fedbary.predictive import Predictor
     from fedbary.settings.model import Settings
     from fedbary.tasks import Task
 
@@ -84,6 +85,12 @@ def usual_of(task: str, sections: Mapping[str, Mapping[str, Any]]) -> Mapping[st
     return found
 
 
+def kind_of(word: str) -> type[Predictor]:
+    """Return the kind of prediction that a word names."""
+    found: type[Predictor] = import_module("fedbary.predictive.predictor").kind_of(word)
+    return found
+
+
 def steps() -> Owned:
     """Return the parameters of a client's steps, for methods that make their own of them."""
     return declared(import_module("fedbary.inference").StepParameters)
@@ -131,7 +138,7 @@ def owners() -> Mapping[str, Mapping[str, Owned]]:
         "model": models(),
         "mode": {name: declared(kind) for name, kind in MODES.items()},
         "tracker": _declared_in("runs/tracking"),
-        "predictive": _declared_in("predictive/passes"),
+        "predictive": {word: declared(kind_of(word)) for word in predictors()},
         "rule": _of_rules(),
         "method": {name: declared(kind) for name, kind in methods().items()},
     }

@@ -92,8 +92,8 @@ def adapted_network(
 def merged_where_still(outcome: Outcome) -> Outcome:
     """Return an outcome with its adapters merged, if all networks that predict share these."""
     model = outcome.model
-    drawn = any(name.startswith("body.") for name in outcome.posterior.log_var)
-    if not isinstance(model, Adapted) or outcome.members or drawn:
+    drawn = any(name.startswith("body.") for name in outcome.predictive.posterior.log_var)
+    if not isinstance(model, Adapted) or outcome.predictive.members or drawn:
         return outcome
     return replace(outcome, model=model.merged())
 

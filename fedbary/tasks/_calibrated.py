@@ -8,16 +8,19 @@ from torch import Tensor
 from fedbary.data.tables import Layout
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import told
-from fedbary.predictive import Prediction
+from fedbary.predictive import Forecast, Prediction
 from fedbary.predictive.conformal import (
+    BINS,
+    HeldOut,
     Thresholds,
+    counted,
     intervals_within,
     residual_bins,
     sets_within,
     true_class_bins,
+    upper_edge,
+    upper_odds,
 )
-from fedbary.predictive.forecast import Forecast
-from fedbary.predictive.histograms import BINS, HeldOut, counted, upper_edge, upper_odds
 from fedbary.predictive.risk import risk_histogram
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfClasses, OfGuarantees

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +24,8 @@ from fedbary.figures.reliability import reliability_picture
 from fedbary.figures.run_pictures import Curve
 from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction, Predictive
-from fedbary.predictive.choice import Predictor, predictor
 from fedbary.predictive.networks import device_of
-from fedbary.predictive.passes import chosen
+from fedbary.predictive.predictor import Draws, kind_of
 from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import TEMPERATURES, nll_at_temperatures
@@ -62,9 +60,10 @@ BEST_BY = ("nll", "accuracy", "ece", "brier")
 """Scores that may choose the best round."""
 
 
-def not_closed(settings: Settings) -> Iterator[Condition]:
+def predicts_classes(settings: Settings) -> Iterator[Condition]:
     """Yield the condition that predictions are of classes."""
-    yield "predictive", settings.predictive != "closed", "another value: closed is for regression"
+    word = settings.predictive
+    yield "predictive", kind_of(word).classes, f"another value: {word} is for regression"
 
 
 class Classes(Task):
@@ -191,10 +190,14 @@ class Classes(Task):
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
     def predicted(
-        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Outcome | Predictive
+        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
     ) -> Prediction:
         """Predict inputs as the model takes them, by the networks of the setting `predictive`."""
-        return self._predictor(model, by, facts, seed).over(model, x, self.at_once(x))
+        draws, adjusted = self._draws(model, seed), self.adjusting(facts)
+        return self.predictor.predict(model, x, by, draws, adjusted, self.at_once(x))
+
+    def _draws(self, model: nn.Module, seed: int) -> Draws:
+        return Draws(self.settings.samples, Generator(device_of(model)).manual_seed(seed))
 
     # At the server
 
@@ -294,30 +297,35 @@ class Classes(Task):
 
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Prediction:
         """Predict inputs in their own units, by the networks of the setting `predictive`."""
-        found = self.predicted(outcome.model, self.taken(x, facts), facts, seed, outcome)
+        found = self.predicted(outcome.model, self.taken(x, facts), facts, seed, outcome.predictive)
         return found.tempered(self.temperature(outcome) or 1.0)
 
     def predict_global(self, outcome: Outcome, x: Tensor, facts: Facts, *again: int) -> Prediction:
         """Predict the scored inputs of a round; further numbers choose another draw of networks."""
         seed = self.seed("predict-global", outcome.round, *again)
-        return self.predicted(outcome.model, x, facts, seed, outcome)
+        return self.predicted(outcome.model, x, facts, seed, outcome.predictive)
 
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
         """Return probabilities and uncertainties of a batch, and each network's probabilities.
 
         The networks' own are without the temperature.
         """
-        by = self._predictor(outcome.model, outcome, facts, seed)
+        by, draws = outcome.predictive, self._draws(outcome.model, seed)
+        kind = self.predictor.resolved(by, draws.samples)
+        if not kind.exports:
+            word = kind.word
+            raise SettingError("predictive", word, f"another, or 0 samples: a graph has no {word}")
+        answers, adjusted = kind.answering(outcome.model, by, draws), self.adjusting(facts)
         temperature = self.temperature(outcome) or 1.0
 
         def answered(x: Tensor) -> dict[str, Tensor]:
-            logits = by.answers(inputs(self.traced(x, facts)))
-            found = by.joined(logits).tempered(temperature)
+            logits = answers(inputs(self.traced(x, facts)))
+            found = kind.joined(logits, by, adjusted).tempered(temperature)
             return {
                 "probs": found.probs,
                 "entropy": found.entropy,
                 "epistemic": found.epistemic,
-                "networks": by.each(logits),
+                "networks": kind.probs_of_each(logits, adjusted),
             }
 
         return answered
@@ -341,15 +349,3 @@ class Classes(Task):
     def _reliability(self, prediction: Prediction, y: Tensor, title: str) -> Figure:
         each, labels = prediction.one_by_one(), y.flatten()
         return reliability_picture(each, labels, self.bins, title)
-
-    def _predictor(
-        self, model: nn.Module, by: Outcome | Predictive, facts: Facts, seed: int
-    ) -> Predictor:
-        """Return the networks that predict together: draws, members or passes of one."""
-        generator = Generator(device_of(model)).manual_seed(seed)
-        kind = chosen(self.settings.predictive, self.settings)
-        found = predictor(
-            kind, model, self.settings.samples, generator, by.posterior,
-            by.members, adjusted=self.adjusting(facts), pool=by.pool,
-        )  # fmt: skip
-        return replace(found, background=by.background)

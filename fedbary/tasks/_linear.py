@@ -18,8 +18,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
 from fedbary.data import deal
-from fedbary.predictive import Prediction
-from fedbary.predictive.forecast import Forecast
+from fedbary.predictive import Forecast, Prediction
 from fedbary.runs import schema
 
 FAR_NLL = 0.1

@@ -31,8 +31,8 @@ from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
 from fedbary.parts.parameters import Checked
-from fedbary.predictive import Prediction, Predictive
-from fedbary.predictive.forecast import Forecast
+from fedbary.predictive import Forecast, Prediction, Predictive, Predictor
+from fedbary.predictive.predictor import predictor_of
 from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
@@ -126,6 +126,11 @@ class Task(ABC):
     def deal(self) -> Deal:
         """Rules by which the examples are dealt."""
         return Deal.of(self.settings, self.by_split)
+
+    @property
+    def predictor(self) -> Predictor:
+        """The kind of prediction that the settings name."""
+        return predictor_of(self.settings)
 
     # What the data are
 
@@ -260,7 +265,7 @@ class Task(ABC):
 
     @abstractmethod
     def predicted(
-        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Outcome | Predictive
+        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
     ) -> Prediction | Forecast:
         """Predict inputs as the model takes them: classes without a temperature, or numbers."""
 

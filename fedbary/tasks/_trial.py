@@ -10,8 +10,7 @@ from torch import Generator, Tensor, nn
 
 from fedbary.errors import SettingError
 from fedbary.parts.imports import said
-from fedbary.predictive import montecarlo
-from fedbary.predictive.networks import device_of
+from fedbary.predictive.networks import answering_draws, device_of
 from fedbary.variational import gaussian_layers
 from fedbary.variational.noise import drawing, seeded
 
@@ -76,7 +75,7 @@ def _try(name: str, network: nn.Module, shape: tuple[int, ...], expected: tuple[
                 answer.square().sum().backward()
             mode = "evaluation"
             with torch.inference_mode():
-                _require(name, montecarlo.answering(network, 2, generator)(x)[0], expected)
+                _require(name, answering_draws(network, 2, generator)(x)[0], expected)
     except (SettingError, AttributeError):
         raise
     except Exception as error:  # noqa: BLE001 - code of others raises many kinds

@@ -36,7 +36,7 @@ from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfImages
 from fedbary.tasks import _adapted, _beyond, _features, _images, _sums
-from fedbary.tasks._classes import Classes, not_closed
+from fedbary.tasks._classes import Classes, predicts_classes
 from fedbary.tasks._network import network
 from fedbary.tasks._task import moved
 from fedbary.tasks.shared.values import Conditions, Dialogue, Facts, Graph, Outcome, Unused
@@ -47,7 +47,7 @@ class Classification(Classes):
 
     Parameters: type[Checked] = OfImages
     reads = "data/images read .npz .parquet"
-    conditions: Sequence[Conditions] = (not_closed, _images.conditions, _adapted.on_backbone)
+    conditions: Sequence[Conditions] = (predicts_classes, _images.conditions, _adapted.on_backbone)
 
     private = True
 

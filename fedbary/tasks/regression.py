@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,19 +24,11 @@ from fedbary.figures.reliability import reliability_picture
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.inference import PosteriorParameters
 from fedbary.parts.parameters import told
-from fedbary.predictive import Predictive
-from fedbary.predictive.combine import Gate, Pool
-from fedbary.predictive.draws import drawn, members_drawn
-from fedbary.predictive.forecast import (
-    Forecast,
-    gated_forecast,
-    joined,
-    linear_forecast,
-    mixed_forecast,
-    pooled_forecast,
-)
-from fedbary.predictive.noise_var import NoiseSums, noise_sums
-from fedbary.predictive.standardised import RegressionStandardiser
+from fedbary.parts.registry import predictors
+from fedbary.predictive import Forecast, Predictive
+from fedbary.predictive.prediction import concatenated
+from fedbary.predictive.predictor import Draws, Forecasts, kind_of
+from fedbary.predictive.regression import NoiseSums, RegressionStandardiser, noise_sums
 from fedbary.runs import schema
 from fedbary.scores.regression import SCORES, score
 from fedbary.settings.config import Settings
@@ -93,8 +85,8 @@ def of_numbers(settings: Settings) -> Iterator[Condition]:
         also = "protocol=regression-vi sets all that variational posteriors need"
         known = noise not in ("none", "cross")
         yield "noise", known, f"learned or a number for {name}; {also}"
-    known = settings.predictive in ("auto", "montecarlo", "members", "closed")
-    yield "predictive", known, "auto, montecarlo, members or closed for regression"
+    words = [word for word in predictors() if kind_of(word).numbers]
+    yield "predictive", settings.predictive in words, f"{', '.join(words)} for regression"
     closed = settings.predictive != "closed" or settings.model == "linear"
     yield "predictive", closed, "auto, montecarlo or members for a network"
 
@@ -204,7 +196,7 @@ class Regression(Rows):
         if not (prediction.mean.isfinite().all() and prediction.var.isfinite().all()):
             return Scored(dict.fromkeys(SCORES, math.nan), {schema.FAILING: _failing.NOT_FINITE})
         line: dict[str, Any] = {}
-        if outcome.noise_var > 0:
+        if outcome.predictive.noise_var > 0:
             none = torch.zeros_like(prediction.aleatoric)
             line[schema.WITHOUT_NOISE] = score(replace(prediction, aleatoric=none), targets)
         scores = score(prediction, targets)
@@ -234,19 +226,19 @@ class Regression(Rows):
     def predict(self, outcome: Outcome, x: Tensor, facts: Facts, seed: int) -> Forecast:
         """Return the forecast of rows in their own units, in the target's."""
         rows = RegressionStandardiser(**facts).features(x)
-        return self.predicted(outcome.model, rows, facts, seed, outcome)
+        return self.predicted(outcome.model, rows, facts, seed, outcome.predictive)
 
     def predicted(
-        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Outcome | Predictive
+        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
     ) -> Forecast:
         """Return the forecast of standardised rows, in the target's own units."""
-        _, predicted = self._predictor(by, seed)
-        found = joined([predicted(batch) for batch in x.split(BATCH)])
+        _, predicted = self._forecasting(by, seed)
+        found = concatenated([predicted(batch) for batch in x.split(BATCH)])
         return RegressionStandardiser(**facts).restore(found)
 
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
         """Return mean, variance and its epistemic part, and each network's mean."""
-        networks, predicted = self._predictor(outcome, seed)
+        networks, predicted = self._forecasting(outcome.predictive, seed)
         standardiser = RegressionStandardiser(**facts)
         mean, std = float(facts["mean"][-1]), float(facts["std"][-1])
 
@@ -280,28 +272,10 @@ class Regression(Rows):
         """Yield a picture of the coverage of central intervals."""
         yield "coverage", reliability_picture(prediction, y, title="Global model, these examples")
 
-    def _predictor(
-        self, outcome: Outcome | Predictive, seed: int
-    ) -> tuple[Mapping[str, Tensor], Callable[[Tensor], Forecast]]:
+    def _forecasting(self, by: Predictive, seed: int) -> tuple[Mapping[str, Tensor], Forecasts]:
         """Return the networks that predict, stacked, and the forecast of a standardised batch."""
-        kind, noise_var = self.settings.predictive, outcome.noise_var
-        members, pool, samples = outcome.members, outcome.pool, self.settings.samples
-        generator = Generator().manual_seed(seed)
-        if not samples:
-            networks = {name: mean[None] for name, mean in outcome.posterior.mean.items()}
-        elif kind == "closed":
-            return {}, lambda x: linear_forecast(outcome.posterior, x, noise_var)
-        elif kind == "auto" and isinstance(pool, Gate):
-            return members, lambda x: gated_forecast(members, x, noise_var, pool.experts)
-        elif kind == "auto" and isinstance(pool, Pool):
-            return members, lambda x: pooled_forecast(members, x, noise_var, pool)
-        elif kind != "montecarlo" and members:
-            if isinstance(pool, Gate):
-                members = {name: tensor[: pool.experts] for name, tensor in members.items()}
-            networks = members_drawn(members, samples, generator)
-        else:
-            networks = drawn(outcome.posterior, samples, generator)
-        return networks, lambda x: mixed_forecast(networks, x, noise_var)
+        draws = Draws(self.settings.samples, Generator().manual_seed(seed))
+        return self.predictor.resolved(by, draws.samples).forecasting(by, draws)
 
 
 def read_noise(metrics: Mapping[str, Any], most: int) -> NoiseSums:

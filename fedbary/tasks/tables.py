@@ -34,7 +34,7 @@ from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfClasses, OfRows
 from fedbary.tasks import _beyond, _class_scores, _sums
 from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
-from fedbary.tasks._classes import Classes, not_closed
+from fedbary.tasks._classes import Classes, predicts_classes
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
 from fedbary.tasks.shared.values import ClientMetrics, Condition, Dialogue, Facts, Loss, Outcome
@@ -84,7 +84,7 @@ class Tables(Rows, Classes):
     Parameters = OfLabelledRows
     reads = "data/tables read_labelled"
     best_by = (*Classes.best_by, "auroc", "sensitivity")
-    conditions = (not_closed, of_rows)
+    conditions = (predicts_classes, of_rows)
     counts_classes = True
     limits: Mapping[str, tuple[float, float]] = SCORES
     curves = (

@@ -37,7 +37,7 @@ from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfTexts
 from fedbary.tasks._adapted import on_backbone
-from fedbary.tasks._classes import not_closed
+from fedbary.tasks._classes import predicts_classes
 from fedbary.tasks._task import Task
 from fedbary.tasks.classification import Classification
 from fedbary.tasks.shared.values import Condition, Facts, Outcome
@@ -78,7 +78,7 @@ class Text(Classification):
 
     Parameters = OfTexts
     reads = "data/texts read"
-    conditions = (not_closed, on_backbone, of_texts)
+    conditions = (predicts_classes, on_backbone, of_texts)
     private = False
     unused = Task.unused
 

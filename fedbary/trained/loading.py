@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from fedbary.aggregation.prefixes import under
 from fedbary.data.paths import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
+from fedbary.methods import method_of
+from fedbary.methods.hierarchy import Hierarchy
+from fedbary.parts.parameters import told
+from fedbary.predictive import Predictive
 from fedbary.predictive.mahalanobis import Background
 from fedbary.runs.best import result_line
+from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.conformal_kept import read_sites
 from fedbary.runs.data_kept import read_digest
 from fedbary.runs.location import METRICS, POSTERIOR, as_written, read_settings
@@ -21,10 +28,12 @@ from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, read_layout, tensors_of
+from fedbary.runs.schema import NOISE_VAR, POOL
 from fedbary.settings.config import validated
+from fedbary.settings.task_words import OfClasses, OfGuarantees
 from fedbary.tasks import risks, row_names, task_of
-from fedbary.trained.group import of_group
 from fedbary.trained.run import Trained
+from fedbary.trained.started_from import METHOD_STATE
 from fedbary.variational.frozen import frozen_tensors
 
 
@@ -69,18 +78,24 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
     task = task_of(settings)
     signature = read_layout(folder, task.signature_from)
     posterior = Posterior.from_state_dict(tensors_of(folder, Path(POSTERIOR).stem))
-    network = task.make_model(signature)
+    network, line = task.make_model(signature), result_line(rounds)
     _fill(network, posterior, folder)
+    by = Predictive(
+        network.state_dict(),
+        posterior,
+        _members(folder, line),
+        method_of(settings).joining(line.get(POOL, {})),
+        Background.of(tensors_of(folder, BACKGROUND) if _holds(folder, BACKGROUND) else {}),
+        float(line.get(NOISE_VAR, 0.0)),
+    )
     return Trained(
         network.eval(),
-        posterior,
-        _members(folder, result_line(rounds)),
+        by,
         settings,
         signature,
         tensors_of(folder, task.facts) if task.facts else {},
         rounds,
         read_digest(folder),
-        Background.of(tensors_of(folder, BACKGROUND) if _holds(folder, BACKGROUND) else {}),
         read_sites(folder, len(row_names(settings, signature)), risks(signature)),
     )
 
@@ -111,3 +126,27 @@ def _members(folder: Path, line: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _holds(folder: Path, name: str) -> bool:
     return (folder / f"{name}.safetensors").exists()
+
+
+def of_group(trained: Trained, folder: Path, group: str) -> Trained:
+    """Return a run's model with the posterior of a group; the network is yet to be filled.
+
+    Raises
+    ------
+    SettingError
+        If the run has no such group, or a temperature or sets, which are the global model's.
+    """
+    method, settings = method_of(trained.settings), trained.settings
+    if not isinstance(method, Hierarchy):
+        raise SettingError("group", group, f"none for method={settings.method}, without groups")
+    if told(OfClasses, settings).calibrate != "none":
+        raise SettingError("group", group, "none with calibrate: the global model's temperature")
+    if told(OfGuarantees, settings).conformal is not None:
+        raise SettingError("group", group, "none with conformal: sets are the global model's")
+    state = under(METHOD_STATE, load_checkpoint(folder, "last").strategy)
+    if not (model := method.model_of(state, group)):
+        groups = sorted({*method.groups_of(state).values()})
+        raise SettingError("group", group, f"a group of this run: {', '.join(groups)}")
+    whole = {**trained.posterior.state_dict(), **model}
+    by = replace(trained.predictive, posterior=Posterior.from_state_dict(whole))
+    return replace(trained, predictive=by)

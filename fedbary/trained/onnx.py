@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.errors import SettingError, one_line
+from fedbary.predictive import Forecast
 from fedbary.predictive.conformal import Thresholds
-from fedbary.predictive.forecast import Forecast
 
 if TYPE_CHECKING:
     from fedbary.tasks import Graph

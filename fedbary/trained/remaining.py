@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from fedbary.methods import method_of
 from fedbary.parts.parameters import told
-from fedbary.predictive.conformal import Thresholds
-from fedbary.predictive.histograms import together
+from fedbary.predictive.conformal import Thresholds, together
 from fedbary.runs import schema
 from fedbary.runs.conformal_kept import read_sites, write_conformal
 from fedbary.runs.data_kept import read_digest, write_digest
@@ -121,12 +120,10 @@ def _line(
     """Return the line of a round, scored on the server's test data if it has some."""
     by = method_of(task.settings).predictive(network.state_dict(), state)
     answers = _unanswered(task.ask_after(by.members, {}))
+    by = replace(by, noise_var=float(answers.get(schema.NOISE_VAR, 0.0)))
     known = [of_class for name, of_class in counts.items() if name in left.sites and of_class]
     every = [sum(column) for column in zip(*known, strict=True)]
-    outcome = Outcome(
-        number, network, by.posterior, by.members, answers, [], by.pool, every, by.background
-    )
-    scored = task.scores(outcome, left.facts)
+    scored = task.scores(Outcome(number, network, by, answers, [], every), left.facts)
     line: dict[str, Any] = {
         schema.ROUND: number,
         **scored.scores,

@@ -18,13 +18,10 @@ from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.parts.parameters import told
-from fedbary.predictive.combine import pool_from
-from fedbary.predictive.conformal import Thresholds
-from fedbary.predictive.histograms import HeldOut, together
-from fedbary.predictive.mahalanobis import Background
-from fedbary.predictive.passes import PASSES
+from fedbary.predictive import Predictive
+from fedbary.predictive.conformal import HeldOut, Thresholds, together
 from fedbary.runs.best import result_line
-from fedbary.runs.schema import NOISE_VAR, POOL, ROUND
+from fedbary.runs.schema import ROUND
 from fedbary.runs.whole import write_whole
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import Settings
@@ -41,10 +38,8 @@ class Trained:
     network : nn.Module
         The global model, a plain module in evaluation mode. Outside of
         `fedbary.variational.drawing` it uses the posterior's means.
-    posterior : Posterior
-        The global posterior.
-    members : mapping of str to Tensor
-        The networks that predict together, (K, *shape) by name; empty for most methods.
+    predictive : Predictive
+        What predicts: the posterior, the members that some methods keep, and how they are joined.
     settings : Settings
         The run's settings.
     signature : Signature
@@ -55,22 +50,28 @@ class Trained:
         The lines of metrics.jsonl.
     data : Digest or None
         Digest of the data; None if the run's folder has none.
-    background : Background or None
-        The Gaussians that tell how far inputs lie from every class; None for most methods.
     sites : mapping of str to HeldOut
         Each site's histograms by its name; empty if the run has no conformal sets.
     """
 
     network: nn.Module
-    posterior: Posterior
-    members: Mapping[str, Tensor]
+    predictive: Predictive
     settings: Settings
     signature: Signature
     facts: Mapping[str, Tensor]
     rounds: list[dict[str, Any]]
     data: Digest | None = None
-    background: Background | None = None
     sites: Mapping[str, HeldOut] = field(default_factory=dict)
+
+    @property
+    def posterior(self) -> Posterior:
+        """The global posterior."""
+        return self.predictive.posterior
+
+    @property
+    def members(self) -> Mapping[str, Tensor]:
+        """The networks that predict together, (K, *shape) by name; empty for most methods."""
+        return self.predictive.members
 
     @property
     def task(self) -> Task:
@@ -221,7 +222,8 @@ class Trained:
         """Predict as the sites did to score: by the run's own networks, without a temperature."""
         inputs = x.x if isinstance(x, Examples) else x
         seed = seed_of_draws(self.settings.seed)
-        return self.task.predict(self._plain, inputs, self.facts, seed)
+        plain = replace(self._outcome, told={})
+        return self.task.predict(plain, inputs, self.facts, seed)
 
     def export(
         self,
@@ -267,8 +269,6 @@ class Trained:
         from fedbary.trained.onnx import onnx_bytes, with_sets
 
         task, held = self._told(samples, device="cpu"), self.settings.samples
-        if samples != 0 and (kind := self.settings.predictive) in PASSES:
-            raise SettingError("predictive", kind, f"another, or 0 samples: a graph has no {kind}")
         outcome = replace(self._outcome, model=copy.deepcopy(self.network).cpu())
         graph = task.graph(outcome, self.facts, seed_of_draws(self.settings.seed, seed))
         networks = len(graph(task.zeros(self.signature)).get("networks", ()))
@@ -276,7 +276,7 @@ class Trained:
         if are_asked and (task.settings.samples, seed) != (held, 0):
             raise SettingError("samples", samples, f"{held} and seed 0, as the sites scored")
         if are_asked or (self.sites and (task.settings.samples, seed) == (held, 0)):
-            plain = replace(outcome, told=self._plain.told)
+            plain = replace(outcome, told={})
             of_run = task.graph(plain, self.facts, seed_of_draws(task.settings.seed))
             of_sets = self.thresholds(level, site), told(OfClasses, self.settings).conformal_score
             graph = with_sets(graph, of_run, *of_sets, self._rows)
@@ -294,14 +294,5 @@ class Trained:
         return task_of(self.settings.model_copy(update={"samples": held, **changes}))
 
     @property
-    def _plain(self) -> Outcome:
-        """What predicts without a temperature."""
-        held = self._outcome
-        return replace(held, told={NOISE_VAR: held.noise_var})
-
-    @property
     def _outcome(self) -> Outcome:
-        line = self.line
-        pool = pool_from(line[POOL]) if POOL in line else None
-        by = self.network, self.posterior, self.members
-        return Outcome(line[ROUND], *by, line, [], pool, background=self.background)
+        return Outcome(self.line[ROUND], self.network, self.predictive, self.line, [])

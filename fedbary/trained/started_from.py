@@ -1,4 +1,4 @@
-"""The earlier run that a run starts from: what it takes over, and notes in its own folder."""
+"""The earlier run that a run starts from: whether both fit, and what it takes over."""
 
 from __future__ import annotations
 
@@ -6,30 +6,35 @@ import hashlib
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedbary.aggregation.prefixes import under
 from fedbary.data.paths import content_of, user_path
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
-from fedbary.methods import METHODS, Method, Tensors
+from fedbary.inference import PosteriorParameters
+from fedbary.methods import METHODS, Method, Tensors, method_of
 from fedbary.methods._sums import SumsMethod
 from fedbary.methods.shared.inherited import Inherited
+from fedbary.parts.parameters import told
 from fedbary.runs.best import result_line
 from fedbary.runs.checkpoints import load_round
 from fedbary.runs.location import POSTERIOR, SETTINGS, as_written, read_settings
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.runs.provenance import write_settings
 from fedbary.runs.resume import require_ended
-from fedbary.runs.run_folder import read_signature, tensors_of
+from fedbary.runs.run_folder import read_layout, read_signature, tensors_of
 from fedbary.runs.schema import ROUND
 from fedbary.runs.sites import forgotten_by, note_forgotten
+from fedbary.settings.combinations import has_earlier_prior
 from fedbary.settings.config import Settings, read_yaml
+from fedbary.tasks import Signature, Task
+from fedbary.variational.frozen import frozen_config, frozen_tensors, require_same_frozen
 
 METHOD_STATE = "method."
 """Prefix of the names of a method's state in a checkpoint."""
@@ -192,3 +197,65 @@ def note_start(folder: Path, earlier: EarlierRun) -> None:
     write_settings(folder, {**read_yaml(folder / SETTINGS), STARTED_FROM: earlier.note()})
     if notes := forgotten_by(earlier.folder):
         note_forgotten(folder, [*notes])
+
+
+@dataclass(frozen=True, eq=False)
+class Beginning:
+    """What a run takes over from the earlier one that it starts from.
+
+    Attributes
+    ----------
+    run
+        The earlier run.
+    model, state
+        The global model and the method's state before the first round.
+    prior
+        The posterior that is the prior; None if the prior is another.
+    """
+
+    run: EarlierRun
+    model: Tensors
+    state: Tensors
+    prior: Posterior | None
+
+
+def beginning_of(
+    settings: Settings, task: Task, signature: Signature, model: nn.Module
+) -> Beginning | None:
+    """Return what the settings' run starts from; None if it starts anew.
+
+    Parameters
+    ----------
+    settings, task
+        The new run's.
+    signature, model
+        What its sites agree on, and its network as initialised.
+
+    Raises
+    ------
+    SettingError
+        If the earlier run had another network, other inputs or other frozen weights.
+    """
+    if (run := read_earlier_run(settings, task.facts)) is None:
+        return None
+    require_same_frozen(model, {**frozen_config(model), **run.signature})
+    before = read_layout(run.folder, task.signature_from)
+    inherited = run.inherited(before.classes, signature.classes, method_of(settings))
+    theirs, mine = ({**each.config()} for each in (before, signature))
+    for name in sorted(theirs.keys() | mine.keys() - {"class-names"}):
+        if name != "class-names" and theirs.get(name) != mine.get(name):
+            allowed = f"{theirs.get(name)}, as in {run.folder}, where the run starts"
+            raise SettingError(name, mine.get(name), allowed)
+    wanted = model.state_dict()
+    frozen = frozen_tensors(model)
+    arrays = {n: t for n, t in run.arrays.items() if n not in frozen}
+    tensors = replace(run, arrays=arrays).model(wanted, inherited)
+    prior = None
+    if has_earlier_prior(settings):
+        own = told(PosteriorParameters, settings)
+        prior = run.prior(wanted, inherited, own.prior_std)
+        if own.prior == "earlier_only":
+            return Beginning(run, wanted, method_of(settings).start(wanted), prior)
+    with as_written(run.folder):
+        started, state = method_of(settings).inherit(tensors, inherited)
+    return Beginning(run, started, state, prior)

@@ -21,8 +21,7 @@ from torch import Tensor
 
 import fedbary
 from fedbary.data.sites import Site
-from fedbary.predictive.conformal import Thresholds, class_bins, residual_bins
-from fedbary.predictive.histograms import counted, upper_odds
+from fedbary.predictive.conformal import Thresholds, class_bins, counted, residual_bins, upper_odds
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import resolve
 from fedbary.trained import Trained

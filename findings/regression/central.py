@@ -26,9 +26,10 @@ from fedbary.inference.variational import fit
 from fedbary.launching.app import app_folder
 from fedbary.models.mlp import Parameters
 from fedbary.parts.parameters import told
-from fedbary.predictive.draws import drawn
-from fedbary.predictive.forecast import Forecast, forecast
-from fedbary.predictive.standardised import RegressionStandardiser
+from fedbary.predictive.networks import drawn
+from fedbary.predictive.prediction import Forecast
+from fedbary.predictive.predictor import forecast
+from fedbary.predictive.regression import RegressionStandardiser
 from fedbary.runs.commit import git_commit
 from fedbary.scores.regression import score
 from fedbary.seeds import derive_seed

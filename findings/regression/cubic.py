@@ -22,9 +22,9 @@ from fedbary.data.standardise import Sums
 from fedbary.figures.sheet import BLUE, GREY, ORANGE, open_frame, sheet
 from fedbary.methods._fast_sgd import fit
 from fedbary.methods.fedag import fit_gaussian, stacked
-from fedbary.predictive.forecast import Forecast, forecast
-from fedbary.predictive.noise_var import noise_sums
-from fedbary.predictive.standardised import RegressionStandardiser
+from fedbary.predictive.prediction import Forecast
+from fedbary.predictive.predictor import forecast
+from fedbary.predictive.regression import RegressionStandardiser, noise_sums
 from fedbary.seeds import derive_seed
 from fedbary.variational.regressor import Regressor
 

@@ -12,7 +12,7 @@ from torch.func import functional_call
 import client_app
 import fedbary
 from fedbary.errors import SettingError
-from fedbary.predictive.montecarlo import answering, drawn
+from fedbary.predictive.networks import answering_draws, drawn_layers
 from fedbary.settings.config import completed
 from fedbary.settings.uses import require_used
 from fedbary.tasks import task_of
@@ -125,10 +125,10 @@ def test_the_body_is_asked_once_where_the_head_alone_is_gaussian():
     model, calls = network(chosen(bayesian_layers=1, rule="RKLB")), []
     model.body.register_forward_hook(lambda *_: calls.append(1))
     x = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    found = answering(model, 5, torch.Generator().manual_seed(1))(x)
+    found = answering_draws(model, 5, torch.Generator().manual_seed(1))(x)
     assert found.shape == (5, 3, 8) and len(calls) == 1
     for drawn_now, answer in zip(
-        drawn(model, 5, torch.Generator().manual_seed(1)), found, strict=True
+        drawn_layers(model, 5, torch.Generator().manual_seed(1)), found, strict=True
     ):
         assert torch.allclose(functional_call(model, drawn_now, (x,)), answer, atol=1e-5)
 

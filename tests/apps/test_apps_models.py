@@ -7,8 +7,8 @@ import torch
 from runs_of import network
 from safetensors.torch import load_file
 
+from fedbary import predict
 from fedbary.errors import SettingError
-from fedbary.predictive import predict
 from fedbary.scores.metrics import evaluate
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import resolve
@@ -41,8 +41,7 @@ def scores_again(chosen, state):
     model.load_state_dict(state)
     x, y = task_of(chosen).scored_by_clients({})
     seed = derive_seed(chosen.seed, "predict-global", chosen.rounds)
-    generator = torch.Generator().manual_seed(seed)
-    return evaluate(predict(model, x, chosen.samples, generator).probs, y, chosen.ece_bins)
+    return evaluate(predict(model, x, chosen.samples, seed=seed).probs, y, chosen.ece_bins)
 
 
 @pytest.mark.parametrize("inference", ["variational", "ivon"])

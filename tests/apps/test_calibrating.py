@@ -17,13 +17,13 @@ from fedbary.commands.use import evaluate, predict
 from fedbary.data.images import load
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
-from fedbary.predictive.histograms import bounded, together
+from fedbary.predictive.conformal import bounded, together
 from fedbary.runs.conformal_kept import table_of_sites
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import resolve
 from fedbary.settings.uses import require_used
 from fedbary.tasks import held_out, hits_and_sizes, row_names
-from fedbary.trained.class_sets import set_scores
+from fedbary.trained.judgement import set_scores
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 

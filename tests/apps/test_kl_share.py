@@ -15,7 +15,7 @@ from fedbary import Posterior
 from fedbary.aggregation import aggregate
 from fedbary.data.deal import training_data
 from fedbary.errors import SettingError
-from fedbary.predictive.standardised import RegressionStandardiser
+from fedbary.predictive.regression import RegressionStandardiser
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from server_app.engine.inline import run_inline

@@ -13,7 +13,7 @@ from fedbary.data.deal import evaluation_data, training_data
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
 from fedbary.methods.fedag import fit_gaussian
-from fedbary.predictive.standardised import RegressionStandardiser
+from fedbary.predictive.regression import RegressionStandardiser
 from fedbary.scores.regression import score
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
@@ -165,7 +165,7 @@ def test_sites_may_hold_files_of_their_own(tmp_path):
         ({"device": "cuda"}, "CPU"),
         ({"dataset": "nope"}, "diabetes, or the path"),
         ({"clients": 399}, "at most the 398"),
-        ({"predictive": "dropout"}, "montecarlo, members or closed"),
+        ({"predictive": "dropout"}, "montecarlo, members, closed"),
     ],
 )
 def test_what_does_not_fit_is_one_line(changes, said, tmp_path):

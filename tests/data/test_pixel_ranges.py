@@ -90,7 +90,7 @@ def test_bytes_are_not_what_standardised_floats_were():
 def test_a_run_s_model_compares_what_it_reads(tmp_path):
     np.savez(tmp_path / "a.npz", x=pixels(255) / 255 * 4 - 2)
     data = SimpleNamespace(said=BYTES)
-    trained = Trained(None, None, {}, resolve({}), LAYOUT, {}, [], data)
+    trained = Trained(None, None, resolve({}), LAYOUT, {}, [], data)
     refused("expected 0 to 1, as in training", trained.read, tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", x=pixels(20))
     assert "as in training" in trained.read(tmp_path / "a.npz").notes[0]

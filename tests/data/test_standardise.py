@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedbary.data.standardise import Sums
-from fedbary.predictive.forecast import Forecast
-from fedbary.predictive.standardised import RegressionStandardiser
+from fedbary.predictive import Forecast
+from fedbary.predictive.regression import RegressionStandardiser
 
 cuts = st.lists(st.integers(0, 40), max_size=5).map(sorted)
 

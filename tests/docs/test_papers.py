@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedbary.predictive.forecast import Forecast
+from fedbary.predictive import Forecast
 from fedbary.study.grid import read_experiment
 from findings.published import DATASETS, fedag_published, published, table1
 from findings.regression.cubic import cubic_data, cubic_figure

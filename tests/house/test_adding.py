@@ -80,7 +80,7 @@ def copy(tmp_path_factory):
         shutil.copy(ROOT / part, folder)
     blocks = re.findall(r"```python\n# (fedbary/\S+\.py)\n(.*?)```", PAGE, re.DOTALL)
     assert sorted(Path(name).parent.name for name, _ in blocks) == [
-        *["aggregation"] * 3, "attacks", "images", "inference", "methods", "models", "passes",
+        *["aggregation"] * 3, "attacks", "images", "inference", "methods", "models", "predictive",
         "sources", "tables", "tracking",
     ]  # fmt: skip
     for name, text in blocks:

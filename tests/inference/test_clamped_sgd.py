@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from test_inference import Regression, exact_mean_field, gaussian_nll, regression_data
 from torch import Generator
 
+from fedbary import predict
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.partition import partition
 from fedbary.errors import SettingError
 from fedbary.inference import Local, Training, local_method, prepare
 from fedbary.inference.clamped_sgd import LOG_VAR_RANGE
 from fedbary.models import build
-from fedbary.predictive import predict
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
@@ -147,7 +147,7 @@ def test_the_clamp_holds_in_fits_draws_and_predictions_and_what_travels_is_uncla
         prepare("clamped_sgd", model)
         with drawing(model, Generator().manual_seed(1)):
             drawn = model(x)
-        probs = predict(model, x, 5, Generator().manual_seed(1)).probs
+        probs = predict(model, x, 5, seed=1).probs
         y = torch.arange(20) % 4
         metrics = fit(Local(model, x, y, training=Training(log_var_lr=0.0)))
         answers.append((drawn, probs, torch.tensor(metrics["kl"]), model.fc1.weight_mean))

@@ -12,14 +12,13 @@ from known_posteriors import OF_ANY_NETWORK
 from scipy.optimize import minimize
 from torch import Generator
 
-from fedbary import Posterior
+from fedbary import Posterior, predict
 from fedbary.aggregation import aggregate
 from fedbary.data.deal import Deal, client_shard, evaluation_data
 from fedbary.data.standardise import Standardiser, Sums
 from fedbary.data.tables import load_labelled
 from fedbary.inference import Local, Training, local_method
 from fedbary.models import build
-from fedbary.predictive import predict
 from fedbary.scores.tables import score
 from fedbary.seeds import derive_seed
 from fedbary.tasks._class_weights import class_weights, weighted_cross_entropy
@@ -110,7 +109,7 @@ def test_predictions_are_those_of_the_drawn_networks():
     model = fitted("variational", "none")
     posterior = Posterior.from_state_dict(model.state_dict())
     x = torch.tensor([[-2.0], [0.0], [0.5], [3.0]])
-    found = predict(model, x, 40_000, Generator().manual_seed(0))
+    found = predict(model, x, 40_000, seed=0)
     weight, bias = posterior.mean["output.weight"], posterior.mean["output.bias"]
     gap = (x * (weight[1] - weight[0]) + bias[1] - bias[0])[:, 0].double()
     var = posterior.log_var["output.weight"].exp().sum() * x[:, 0].double().square()
@@ -120,7 +119,7 @@ def test_predictions_are_those_of_the_drawn_networks():
     torch.testing.assert_close(found.probs[:, 1].double(), expected, rtol=0, atol=2e-3)
     torch.testing.assert_close(found.probs.sum(1), torch.ones(4))
     assert (found.epistemic >= 0).all() and found.epistemic[3] > found.epistemic[1]
-    alone = predict(model, x[3:], 40_000, Generator().manual_seed(0))
+    alone = predict(model, x[3:], 40_000, seed=0)
     torch.testing.assert_close(alone.probs[0], found.probs[3])
 
 
@@ -151,7 +150,7 @@ def federated(rule, model, inference, clients, rounds, tmp_path, scheme="none"):
         received = merged.state_dict()
     x, y = evaluation_data(table, deal)
     network.load_state_dict(received)
-    found = predict(network, scale.features(x), 100, Generator().manual_seed(0))
+    found = predict(network, scale.features(x), 100, seed=0)
     return score(found.probs, y, specificity=0.9)
 
 

@@ -12,7 +12,7 @@ from fedbary.methods import Bench, Reply, Server
 from fedbary.methods._distil import Distillation, answers, distilled
 from fedbary.methods.fedbe import FedBE
 from fedbary.methods.shared.averages import weighted_mean
-from fedbary.predictive.choice import predicted
+from fedbary.predictive.predictor import Auto, Draws
 from fedbary.variational.regressor import Regressor, gaussian_nll
 
 
@@ -68,9 +68,9 @@ def test_the_student_learns_the_ensemble_without_labels():
     model, state = method.aggregate(server(x, y, start), sent)
     again, _ = method.aggregate(server(x, 1 - y, start), sent)
     assert all(torch.equal(model[name], again[name]) for name in model)
-    members = method.predictive(model, state).members
+    held = method.predictive(model, state)
     generator = Generator().manual_seed(0)
-    target = predicted("auto", network(), x, 1, generator, None, members).probs
+    target = Auto().predict(network(), x, held, Draws(1, generator)).probs
     with torch.no_grad():
         gaps = []
         for weights in (model, weighted_mean(sent, list(start))):

@@ -11,8 +11,8 @@ from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.methods import Local, Reply, Server
 from fedbary.methods.fedhbmixture import FedHBMixture
-from fedbary.predictive.choice import predicted
-from fedbary.predictive.forecast import gated_forecast
+from fedbary.predictive import Predictive
+from fedbary.predictive.predictor import Draws, Gated, kind_of
 
 
 @settings(max_examples=30, deadline=None)
@@ -80,11 +80,11 @@ def test_the_gate_tells_from_an_input_whose_centre_is_right():
             replies.append(Reply(str(k), 1.0, fitted.reply))
         model, held = method.aggregate(server, replies)
     x, y = (torch.cat(parts) for parts in zip(halves(11), halves(12), strict=True))
-    members, pool = method.predictive(model, held).members, method.predictive(model, held).pool
+    by = method.predictive(model, held)
 
     def right(kind):
-        network, draws = nn.Linear(2, 2), torch.Generator()
-        found = predicted(kind, network, x, 2, draws, together=members, pool=pool)
+        network = nn.Linear(2, 2)
+        found = kind_of(kind)().predict(network, x, by, Draws(2, torch.Generator()))
         torch.testing.assert_close(found.probs.sum(1), torch.ones(len(x)))
         assert (found.epistemic <= found.entropy + 1e-6).all()
         return float((found.probs.argmax(1) == y).float().mean())
@@ -121,7 +121,9 @@ def test_a_gated_forecast_has_the_moments_of_its_mixture(experts, seed):
         "output.weight": torch.randn(experts + 1, 1, 2, generator=generator).double(),
         "output.bias": torch.randn(experts + 1, 1, generator=generator).double(),
     }
-    found = gated_forecast(networks, x, 0.3, experts)
+    by = Predictive({}, members=networks, kind=Gated(experts), noise_var=0.3)
+    _, forecast = Gated(experts).forecasting(by, Draws(1, generator))
+    found = forecast(x)
     answers = x @ networks["output.weight"][:, 0].T + networks["output.bias"][:, 0]
     share = answers[:, -1].sigmoid() if experts == 2 else torch.ones(6).double()
     shares = torch.stack([share, 1 - share], 1)[:, :experts]

@@ -9,9 +9,8 @@ from torch import Generator
 
 from fedbary.methods import Bench, Reply, Server
 from fedbary.methods.predbayes import PredBayes
-from fedbary.predictive.choice import predicted
-from fedbary.predictive.combine import Pool, log_pool
-from fedbary.predictive.forecast import forecast, gaussian_pool, pooled_forecast
+from fedbary.predictive import Predictive
+from fedbary.predictive.predictor import Draws, Pooled, forecast, gaussian_pool, kind_of, log_pool
 from fedbary.tasks._class_weights import natural, weighted_cross_entropy
 from fedbary.variational.regressor import Regressor, gaussian_nll
 
@@ -67,25 +66,34 @@ def samples_of(count, each, seed=0):
     return found
 
 
+def predicted(net, x, members, by, word="auto", **how):
+    held, generator = Predictive(net.state_dict(), members=members, kind=by), Generator()
+    return kind_of(word)().predict(net, x, held, Draws(1, generator.manual_seed(0)), **how)
+
+
+def pooled_forecast(networks, x, by):
+    held = Predictive({}, members=networks, kind=by)
+    _, forecast_of = by.forecasting(held, Draws(1, Generator()))
+    return forecast_of(x)
+
+
 def test_the_learned_beta_is_the_best_on_the_server_s_examples_and_predicts():
     x, y = data(1, 300)
     method = PredBayes(networks=2, server_epochs=400)
     here = server(x, y)
     model, state = method.aggregate(here, samples_of(3, 2))
-    members, pool = method.predictive(model, state).members, method.predictive(model, state).pool
+    held = method.predictive(model, state)
+    members, pool = held.members, held.kind
     assert pool.each == 2 and members["0.weight"].shape[0] == 6
 
     def nll(beta):
-        generator = Generator().manual_seed(0)
-        probs = predicted(
-            "auto", network(), x, 1, generator, None, members, pool=Pool(2, beta)
-        ).probs
+        probs = predicted(network(), x, members, Pooled(2, beta)).probs
         return float(-probs[torch.arange(300), y].log().mean())
 
     best = min(torch.linspace(0, 1, 101).tolist(), key=nll)
     assert pool.beta == pytest.approx(best, abs=0.02)
     assert nll(pool.beta) <= min(nll(0.0), nll(1.0)) + 1e-6
-    assert method.predictive(model, {}).pool is None
+    assert method.predictive(model, {}).kind is None
 
 
 def test_predictions_pool_clients_not_networks():
@@ -96,8 +104,8 @@ def test_predictions_pool_clients_not_networks():
             if part is not None:
                 members.setdefault(name, []).append(part)
     members = {name: torch.cat(parts) for name, parts in members.items()}
-    net, generator = network().eval(), Generator().manual_seed(0)
-    found = predicted("auto", net, x, 1, generator, None, members, pool=Pool(2, 0.3))
+    net = network().eval()
+    found = predicted(net, x, members, Pooled(2, 0.3))
     with torch.no_grad():
         each = torch.stack(
             [
@@ -108,10 +116,10 @@ def test_predictions_pool_clients_not_networks():
     clients = each.view(3, 2, 50, 2).mean(1)
     expected = clients.prod(0) ** 0.3 * clients.mean(0) ** 0.7
     torch.testing.assert_close(found.probs, expected / expected.sum(-1, keepdim=True))
-    product = predicted("product", net, x, 1, generator, None, members, pool=Pool(2, 0.3))
+    product = predicted(net, x, members, Pooled(2, 0.3), "product")
     geometric = clients.log().mean(0).softmax(-1)
     torch.testing.assert_close(product.probs, geometric)
-    mixture = predicted("members", net, x, 1, generator, None, members, pool=Pool(2, 0.3))
+    mixture = predicted(net, x, members, Pooled(2, 0.3), "members")
     torch.testing.assert_close(mixture.probs, each.mean(0))
 
 
@@ -123,21 +131,19 @@ def test_class_weights_are_taken_out_of_the_pooled_prediction_for_which_beta_was
     here = Server(network().state_dict(), {}, bench=Bench(network(), x, y, weighted))
     method = PredBayes(networks=2, server_epochs=400)
     model, state = method.aggregate(here, samples_of(4, 2))
-    members, generator = method.predictive(model, state).members, Generator().manual_seed(0)
+    members = method.predictive(model, state).members
 
     def found(beta):
-        return predicted(
-            "auto", network(), x, 1, generator, None, members,
-            adjusted=lambda logits: natural(logits, weights), pool=Pool(2, beta),
-        )  # fmt: skip
+        how = {"adjusted": lambda logits: natural(logits, weights)}
+        return predicted(network(), x, members, Pooled(2, beta), **how)
 
     def nll(beta):
         """Of what is weighted again: for this β was learned."""
         return float(weighted((found(beta).probs * weights).log(), y))
 
     best = min(torch.linspace(0, 1, 101).tolist(), key=nll)
-    assert method.predictive(model, state).pool.beta == pytest.approx(best, abs=0.02)
-    plain = predicted("auto", network(), x, 1, generator, None, members, pool=Pool(2, 0.8)).probs
+    assert method.predictive(model, state).kind.beta == pytest.approx(best, abs=0.02)
+    plain = predicted(network(), x, members, Pooled(2, 0.8)).probs
     expected = plain / weights
     torch.testing.assert_close(found(0.8).probs, expected / expected.sum(-1, keepdim=True))
 
@@ -149,10 +155,10 @@ def test_pooled_forecasts_at_beta_0_are_the_mixture_s():
         net.reset(-5.0, k)
     networks = {n: torch.stack([net.state_dict()[n] for net in nets]) for n in nets[0].state_dict()}
     x = torch.randn(20, 2)
-    plain, pooled = forecast(networks, x), pooled_forecast(networks, x, 0.0, Pool(2, 0.0))
+    plain, pooled = forecast(networks, x), pooled_forecast(networks, x, Pooled(2, 0.0))
     torch.testing.assert_close(plain.mean, pooled.mean)
     torch.testing.assert_close(plain.var, pooled.var)
-    sure = pooled_forecast(networks, x, 0.0, Pool(2, 1.0))
+    sure = pooled_forecast(networks, x, Pooled(2, 1.0))
     assert (sure.var < pooled.var).all() and (sure.epistemic >= 0).all()
 
 
@@ -174,10 +180,11 @@ def test_a_regression_s_learned_beta_is_the_best_for_its_pooled_forecasts():
     method = PredBayes(networks=each, server_epochs=400)
     replies_here = [Reply(str(k), 1.0, stack) for k, stack in enumerate(stacks)]
     model, state = method.aggregate(here, replies_here)
-    members, pool = method.predictive(model, state).members, method.predictive(model, state).pool
+    held = method.predictive(model, state)
+    members, pool = held.members, held.kind
 
     def nll(beta):
-        found = pooled_forecast(members, x, 0.0, Pool(each, beta))
+        found = pooled_forecast(members, x, Pooled(each, beta))
         return float(gaussian_nll(torch.stack([found.mean, found.var.log()], 1), y))
 
     best = min(torch.linspace(0, 1, 101).tolist(), key=nll)

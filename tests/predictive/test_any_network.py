@@ -14,8 +14,7 @@ from torch.nn import functional
 import fedbary
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.predictive.montecarlo import drawn
-from fedbary.predictive.networks import answers_of
+from fedbary.predictive.networks import answers_of, drawn_layers
 from fedbary.variational import variational
 
 X, Y = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
@@ -92,7 +91,7 @@ def test_layers_before_the_one_that_is_drawn_run_once_where_its_output_is_the_ne
 ):
     network, seen = Ended(plain, end).eval(), []
     network.trunk.register_forward_hook(lambda *_: seen.append(1))
-    networks = drawn(network, 5, torch.Generator().manual_seed(0))
+    networks = drawn_layers(network, 5, torch.Generator().manual_seed(0))
     found = answers_of(network, networks, X)
     assert len(seen) == passes
     assert torch.equal(found, torch.stack([functional_call(network, n, (X,)) for n in networks]))

@@ -10,22 +10,20 @@ from conformal_by_hand import SCORES, held_out_histogram, predicted, quantile_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedbary.predictive import Forecast
 from fedbary.predictive.conformal import (
+    BINS,
+    HeldOut,
     Thresholds,
+    bins_of,
+    bounded,
     class_bins,
+    counted,
     least_coverage,
     residual_bins,
     threshold,
-    true_class_bins,
-)
-from fedbary.predictive.forecast import Forecast
-from fedbary.predictive.histograms import (
-    BINS,
-    HeldOut,
-    bins_of,
-    bounded,
-    counted,
     together,
+    true_class_bins,
     upper_odds,
 )
 from fedbary.predictive.risk import certain

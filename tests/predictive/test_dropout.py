@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import Generator, nn
 
+from fedbary import predict
 from fedbary.errors import SettingError
 from fedbary.models import build
-from fedbary.predictive import predict
-from fedbary.predictive.choice import predicted
-from fedbary.predictive.passes import dropout
+from fedbary.predictive import Predictive
+from fedbary.predictive.dropout import Dropout
+from fedbary.predictive.predictor import Draws
 from fedbary.settings.config import resolve
 
 
@@ -19,7 +20,9 @@ def test_a_linear_layer_s_passes_have_the_variance_of_its_masks():
     model = nn.Sequential(nn.Dropout(0.3), nn.Linear(6, 2))
     x = torch.rand(4, 6) + 0.5
     with torch.no_grad():
-        passes = dropout.answering(model, 20000, Generator().manual_seed(1))(x)
+        passes = Dropout().answering(
+            model, Predictive({}), Draws(20000, Generator().manual_seed(1))
+        )(x)
         terms = (x[:, None, :] * model[1].weight).square().sum(-1)
         torch.testing.assert_close(passes.var(0), terms * 0.3 / 0.7, rtol=0.06, atol=0)
         torch.testing.assert_close(passes.mean(0), model[1](x), rtol=0, atol=0.03)
@@ -39,7 +42,7 @@ def test_a_rate_of_zero_is_the_plain_network_and_evaluation_is_without_masks(n, 
         assert torch.equal(tensor, dropping.state_dict()[name])
     torch.testing.assert_close(plain(x), dropping.eval()(x))
     torch.testing.assert_close(plain.train()(x), plain.eval()(x))
-    probs = [predict(net, x, 4, Generator().manual_seed(0)).probs for net in (plain, dropping)]
+    probs = [predict(net, x, 4, seed=0).probs for net in (plain, dropping)]
     torch.testing.assert_close(*probs)
     assert not torch.equal(dropping.train()(x), dropping.train()(x))
 
@@ -47,7 +50,9 @@ def test_a_rate_of_zero_is_the_plain_network_and_evaluation_is_without_masks(n, 
 def test_passes_with_dropout_are_uncertain_and_of_a_rate_of_zero_are_not():
     x = torch.rand(5, 1, 8, 8)
     for rate, least, most in ((0.0, -1e-6, 1e-6), (0.5, 1e-6, 1.0)):
-        found = predicted(dropout.answering, network(rate), x, 50, Generator().manual_seed(0))
+        found = Dropout().predict(
+            network(rate), x, Predictive({}), Draws(50, Generator().manual_seed(0))
+        )
         assert ((found.epistemic >= least) & (found.epistemic <= most)).all()
 
 

@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import Generator, nn
 
+from fedbary import predict
 from fedbary.gaussian import Posterior
 from fedbary.models import build
-from fedbary.predictive import members, mixture, montecarlo, predict, product
-from fedbary.predictive.choice import predicted
-from fedbary.predictive.passes import dropout
+from fedbary.predictive import Predictive, mixture, product
+from fedbary.predictive.dropout import Dropout
+from fedbary.predictive.networks import answering_draws, answering_states, drawn_layers
+from fedbary.predictive.predictor import Auto, Draws, Members
 from fedbary.variational.conversion import variational
 from fedbary.variational.noise import drawing
 
@@ -29,9 +31,9 @@ def plain_answer(net, network, x):
 @pytest.mark.parametrize("n", range(6))
 def test_it_is_the_mean_softmax_of_the_drawn_networks(n):
     net, x = model(n), torch.rand(9, 1, 12, 12)
-    probs = predict(net, x, 7, Generator().manual_seed(1)).probs
+    probs = predict(net, x, 7, seed=1).probs
     with torch.inference_mode():
-        drawn = montecarlo.drawn(net, 7, Generator().manual_seed(1))
+        drawn = drawn_layers(net, 7, Generator().manual_seed(1))
         expected = torch.stack([plain_answer(net, network, x) for network in drawn])
         expected = expected.softmax(-1).mean(0)
     torch.testing.assert_close(probs, expected)
@@ -40,41 +42,38 @@ def test_it_is_the_mean_softmax_of_the_drawn_networks(n):
 
 def test_an_image_is_judged_alike_whatever_stands_beside_it():
     net, x = model(3), torch.rand(10, 1, 12, 12)
-    whole = predict(net, x, 5, Generator().manual_seed(1)).probs
-    parts = predict(net, x, 5, Generator().manual_seed(1), batch_size=3).probs
+    whole = predict(net, x, 5, seed=1).probs
+    parts = predict(net, x, 5, seed=1, batch_size=3).probs
     torch.testing.assert_close(whole, parts)
 
 
 def test_uint8_images_are_scaled_to_one():
     net, x = model(2), torch.randint(0, 256, (4, 1, 12, 12), dtype=torch.uint8)
-    ours = predict(net, x, 3, Generator().manual_seed(1)).probs
-    scaled = predict(net, x.float() / 255, 3, Generator().manual_seed(1)).probs
+    ours = predict(net, x, 3, seed=1).probs
+    scaled = predict(net, x.float() / 255, 3, seed=1).probs
     torch.testing.assert_close(ours, scaled)
 
 
 @pytest.mark.slow
 def test_more_samples_approach_the_posterior_predictive():
     net, x = model(3, log_var=-2.0), torch.rand(10, 1, 12, 12)
-    truth = predict(net, x, 5_000, Generator().manual_seed(2), batch_size=5).probs
-    errors = [
-        (predict(net, x, s, Generator().manual_seed(1)).probs - truth).abs().mean()
-        for s in (4, 200)
-    ]
+    truth = predict(net, x, 5_000, seed=2, batch_size=5).probs
+    errors = [(predict(net, x, s, seed=1).probs - truth).abs().mean() for s in (4, 200)]
     assert errors[1] < errors[0] / 4
 
 
 def test_no_gradient_and_no_change_of_the_model():
     net, x = model(3), torch.rand(2, 1, 12, 12)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    assert not predict(net, x, 2, Generator().manual_seed(0)).probs.requires_grad
+    assert not predict(net, x, 2, seed=0).probs.requires_grad
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 
 
 def test_entropy_splits_into_aleatoric_and_epistemic():
     net, x = model(3, log_var=-2.0), torch.rand(20, 1, 12, 12)
-    prediction = predict(net, x, 50, Generator().manual_seed(1), batch_size=7)
+    prediction = predict(net, x, 50, seed=1, batch_size=7)
     with torch.inference_mode():
-        networks = montecarlo.drawn(net, 50, Generator().manual_seed(1))
+        networks = drawn_layers(net, 50, Generator().manual_seed(1))
         drawn = torch.stack([plain_answer(net, network, x) for network in networks])
     probs = drawn.softmax(-1).double()
     each = -(probs * probs.log()).sum(-1)
@@ -86,7 +85,7 @@ def test_entropy_splits_into_aleatoric_and_epistemic():
 
 
 def test_a_single_network_tells_no_epistemic_uncertainty():
-    prediction = predict(model(0), torch.rand(20, 1, 12, 12), 5, Generator().manual_seed(1))
+    prediction = predict(model(0), torch.rand(20, 1, 12, 12), 5, seed=1)
     assert prediction.epistemic.isnan().all() and prediction.aleatoric.min() > 1e-6
 
 
@@ -117,8 +116,8 @@ X = torch.rand(7, 1, 12, 12, generator=Generator().manual_seed(3))
 @pytest.mark.parametrize("names", [["fc1", "fc2"], ["conv2", "fc3"], ["conv1"]])
 def test_a_cnn_whose_head_is_not_gaussian_throughout_takes_the_general_path(names):
     net = variational(model(0), names=names, init_log_var=-2.0)
-    probs = predict(net, X, 4, Generator().manual_seed(1), batch_size=3).probs
-    drawn = montecarlo.drawn(net, 4, Generator().manual_seed(1))
+    probs = predict(net, X, 4, seed=1, batch_size=3).probs
+    drawn = drawn_layers(net, 4, Generator().manual_seed(1))
     expected = torch.stack([plain_answer(net, network, X) for network in drawn])
     torch.testing.assert_close(probs, expected.softmax(-1).mean(0))
 
@@ -127,8 +126,8 @@ def test_a_cnn_whose_head_is_not_gaussian_throughout_takes_the_general_path(name
 @pytest.mark.parametrize("n", [0, 1])
 def test_the_head_of_a_sequence_is_run_as_the_whole_would_be(name, n):
     net = build(name, (1, 12, 12), 5, 0, n, -2.0)
-    (logits,) = montecarlo.answers(net, X, 3, Generator().manual_seed(1))
-    drawn = montecarlo.drawn(net, 3, Generator().manual_seed(1))
+    logits = answering_draws(net, 3, Generator().manual_seed(1))(X)
+    drawn = drawn_layers(net, 3, Generator().manual_seed(1))
     with torch.no_grad():
         expected = torch.stack([plain_answer(net.eval(), network, X) for network in drawn])
     torch.testing.assert_close(logits, expected)
@@ -139,10 +138,10 @@ def test_scoring_is_in_evaluation_mode_and_leaves_the_model_as_it_was():
     net = blocks(last=1).train()
     net.norm.eval()
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    probs = predict(net, X, 3, Generator().manual_seed(1)).probs
+    probs = predict(net, X, 3, seed=1).probs
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
     assert net.training and net.drop.training and not net.norm.training
-    single = torch.cat([predict(net, x[None], 3, Generator().manual_seed(1)).probs for x in X])
+    single = torch.cat([predict(net, x[None], 3, seed=1).probs for x in X])
     torch.testing.assert_close(probs, single)
 
 
@@ -156,42 +155,34 @@ def test_members_are_run_each_and_their_posteriors_drawn_from():
         )
     with torch.no_grad():
         expected = torch.stack([plain_answer(net, state, X) for state in states])
-        means = torch.cat([*map(members.answering(net, states), X.split(4))], 1)
+        means = torch.cat([*map(answering_states(net, states), X.split(4))], 1)
     torch.testing.assert_close(means, expected)
 
     generator = Generator().manual_seed(1)
     with torch.no_grad():
-        found = members.answering(net, states, 2, Generator().manual_seed(1))(X)
+        together = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+        held = Predictive({}, members=together)
+        found = Members().answering(net, held, Draws(6, Generator().manual_seed(1)))(X)
     for index, state in enumerate(states):
         net.load_state_dict(state)
-        (own,) = montecarlo.answers(net, X, 2, generator)
+        own = answering_draws(net, 2, generator)(X)
         torch.testing.assert_close(found[2 * index : 2 * index + 2], own)
-    with pytest.raises(ValueError, match="generator"):
-        members.answering(net, states, 2)
 
 
 def test_mixture_and_product_are_their_formulas():
     logits = 3 * torch.randn(4, 9, 5, generator=Generator().manual_seed(0))
-    weights = [0.5, 2.0, 0.0, 1.0]
     probs = logits.double().softmax(-1)
-    w = torch.tensor(weights).double().view(-1, 1, 1)
-    parts = [logits[:, :4], logits[:, 4:]]
-    mean = (w * probs).sum(0) / w.sum()
-    torch.testing.assert_close(mixture(parts, weights).probs.double(), mean, rtol=1e-5, atol=1e-7)
-    powers = (probs**w).prod(0)
-    expected = powers / powers.sum(-1, keepdim=True)
-    found = product(parts, weights).probs.double()
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(mixture(logits).probs.double(), probs.mean(0), rtol=1e-5, atol=1e-7)
     geometric = probs.prod(0) ** 0.25
     expected = geometric / geometric.sum(-1, keepdim=True)
-    torch.testing.assert_close(product(parts).probs.double(), expected, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(product(logits).probs.double(), expected, rtol=1e-4, atol=1e-7)
     for combine in (mixture, product):
-        torch.testing.assert_close(combine([logits[:1]]).probs, logits[0].softmax(-1))
+        torch.testing.assert_close(combine(logits[:1]).probs, logits[0].softmax(-1))
 
 
 def test_the_product_of_gaussian_like_experts_is_sure_where_the_mixture_is_not():
     sides = torch.tensor([[[2.0, 1.0, -9.0]], [[-9.0, 1.0, 2.0]]])
-    assert product([sides]).probs.argmax() == 1 != int(mixture([sides]).probs.argmax())
+    assert product(sides).probs.argmax() == 1 != int(mixture(sides).probs.argmax())
 
 
 @pytest.mark.slow
@@ -199,9 +190,8 @@ def test_dropout_is_kept_at_its_rate_while_batch_norm_is_in_evaluation_mode():
     net = blocks(last=0)
     state = torch.get_rng_state()
     with torch.no_grad():
-        logits, again = (
-            dropout.answering(net, 4000, Generator().manual_seed(1))(X) for _ in range(2)
-        )
+        draws = (Draws(4000, Generator().manual_seed(1)) for _ in range(2))
+        logits, again = (Dropout().answering(net, Predictive({}), each)(X) for each in draws)
     assert torch.equal(torch.get_rng_state(), state) and net.drop.training
     with torch.no_grad():
         plain = net.eval()(X)
@@ -219,7 +209,8 @@ def test_drawn_networks_and_passes_that_draw_have_the_same_moments():
     net = blocks(last=2).eval()
     with torch.no_grad(), drawing(net, Generator().manual_seed(0)):
         passes = torch.stack([net(X) for _ in range(4000)])
-    (logits,) = montecarlo.answers(net, X, 4000, Generator().manual_seed(1))
+    with torch.no_grad():
+        logits = answering_draws(net, 4000, Generator().manual_seed(1))(X)
     std = passes.std(0)
     assert ((logits.mean(0) - passes.mean(0)).abs() < 6 * std / 4000**0.5 * 2**0.5).all()
     torch.testing.assert_close(logits.std(0), std, rtol=0.1, atol=0)
@@ -231,5 +222,5 @@ def test_a_posterior_read_from_a_file_predicts_on_the_model_s_gpu():
     held = {name: tensor.cpu() for name, tensor in net.state_dict().items()}
     posterior = Posterior(held, {name: torch.full_like(t, -40.0) for name, t in held.items()})
     generator = Generator("cuda").manual_seed(0)
-    found = predicted("auto", net, x, 3, generator, posterior)
+    found = Auto().predict(net, x, Predictive({}, posterior), Draws(3, generator))
     torch.testing.assert_close(found.probs.float(), net(x).softmax(-1).detach())

@@ -9,8 +9,7 @@ from scipy.stats import beta
 
 from fedbary.errors import SettingError
 from fedbary.predictive import Prediction
-from fedbary.predictive.histograms import BINS
-from fedbary.predictive.rates import interval
+from fedbary.predictive.conformal import BINS, interval
 from fedbary.predictive.risk import STARTS, certain, risk_histogram, uncertainty_bins
 
 

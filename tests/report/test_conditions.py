@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbary.predictive.forecast import Forecast
+from fedbary.predictive import Forecast
 from fedbary.report.cells import Metric, marked
 from fedbary.report.report import write_report
 from fedbary.report.results import Results

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
-from fedbary.predictive.forecast import Forecast
+from fedbary.predictive import Forecast
 from fedbary.scores.regression import LEVELS, score
 
 values = arrays(np.float64, 12, elements=st.floats(-50, 50))

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import fedbary
-from fedbary import Posterior
 from fedbary.errors import SettingError
-from fedbary.predictive import Prediction
+from fedbary.predictive import Prediction, Predictive
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.temperature import (
     TEMPERATURES,
@@ -115,11 +114,11 @@ def test_it_needs_what_clients_hold_out(words, named):
 def test_a_round_s_line_has_the_temperature_if_clients_have_told(own):
     task = task_of(resolve({"calibrate": "temperature", "holdout": 0.1, **own}))
     model = task.make_model(task.signature())
-    posterior = Posterior.from_state_dict(model.state_dict())
+    by = Predictive(model.state_dict())
     told = {name: math.log(t / 2) ** 2 for name, t in TEMPERATURES.items()}
     told |= {"num-examples": 9, "accuracy": 0.5, "nll": 1.0, "ece": 0.1, "brier": 0.3}
     for held_out in ([], [told]):
-        line = task.scores(Outcome(3, model, posterior, {}, {}, held_out, None), {}).line
+        line = task.scores(Outcome(3, model, by, {}, held_out), {}).line
         assert line.get("temperature") == (pytest.approx(2.0, rel=1e-3) if held_out else None)
 
 

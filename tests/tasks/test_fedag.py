@@ -15,10 +15,10 @@ from fedbary.aggregation import aggregate
 from fedbary.errors import SettingError
 from fedbary.methods import Reply, Server
 from fedbary.methods.fedag import ESTIMATORS, MIN_LOG_VAR, FedAG, fit_gaussian, stacked
-from fedbary.predictive.choice import predicted
-from fedbary.predictive.draws import drawn
-from fedbary.predictive.forecast import forecast, linear_forecast
-from fedbary.predictive.noise_var import NoiseSums, noise_sums
+from fedbary.predictive import Predictive
+from fedbary.predictive.networks import drawn
+from fedbary.predictive.predictor import Draws, MonteCarlo, forecast, linear_forecast
+from fedbary.predictive.regression import NoiseSums, noise_sums
 from fedbary.variational.regressor import Regressor
 
 clients = arrays(np.float64, (5, 3), elements=st.floats(-100, 100, width=32))
@@ -119,7 +119,7 @@ def test_bootstrap_is_the_moments_of_the_networks_answers(hidden):
     models, both = networks(4, hidden=hidden)
     x = rows(9)
     answers = torch.stack([model(x)[:, 0] for model in models]).detach().double()
-    found = forecast(both, x, noise_var=0.3, batch_size=4)
+    found = forecast(both, x, noise_var=0.3)
     torch.testing.assert_close(found.mean, answers.mean(0), rtol=1e-6, atol=1e-6)
     expected = answers.square().mean(0) - answers.mean(0).square()
     torch.testing.assert_close(found.epistemic, expected, rtol=1e-4, atol=1e-6)
@@ -186,7 +186,8 @@ def test_draws_have_the_clients_mean_moments_of_batch_norm_and_answer_numbers(es
     posterior = method.predictive(*method.aggregate(server, replies)).posterior
     assert posterior.log_var.keys() == {name for name, _ in networks[0].named_parameters()}
     generator = Generator().manual_seed(0)
-    found = predicted("montecarlo", networks[0], rows(20), 50, generator, posterior)
+    held = Predictive(networks[0].state_dict(), posterior)
+    found = MonteCarlo().predict(networks[0], rows(20), held, Draws(50, generator))
     assert found.probs.isfinite().all()
     assert (drawn(posterior, 9, generator)["1.running_var"] == 1111 / 4).all()
 

@@ -68,7 +68,7 @@ def test_a_run_keeps_what_its_predictions_need(run):
         ("hand", raw, {}, by_hand),
     ):
         task, last = task_of(settings), trained.rounds[-1]
-        outcome = fedbary.tasks.Outcome(2, trained.network, trained.posterior, {}, last, [])
+        outcome = fedbary.tasks.Outcome(2, trained.network, trained.predictive, last, [])
         shown[name] = task.predict(outcome, x, facts, 0).probs
     assert torch.allclose(shown["run"], shown["hand"], atol=1e-5)
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])

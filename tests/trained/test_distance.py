@@ -36,5 +36,5 @@ def test_a_run_records_it_and_its_folder_gives_it_again(tmp_path, monkeypatch):
 def test_other_methods_have_none(tmp_path):
     run_inline(chosen("images", method="FedProx", local_epochs=1), tmp_path / "run")
     trained = fedbary.load(tmp_path / "run")
-    assert trained.background is None
+    assert trained.predictive.background is None
     assert trained.predict(trained.evaluation_examples()).distance is None

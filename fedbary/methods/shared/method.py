@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from fedbary.inference import Local
 from fedbary.methods.shared.bench import Bench
 from fedbary.methods.shared.inherited import Inherited
 from fedbary.parts.parameters import Checked
-from fedbary.predictive import Predictive
+from fedbary.predictive import Predictive, Predictor
 
 Tensors = Mapping[str, Tensor]
 """Named tensors: everything that travels, is kept or is checkpointed. Keys are those of a model's
@@ -171,6 +171,7 @@ class Method(Checked):
     """True: the server needs a network and examples of its own."""
 
     has_members = False
+    joins: ClassVar[type[Predictor] | None] = None
     """True: networks of its own predict together; its `predictive` has members."""
 
     draws_around = False
@@ -290,5 +291,10 @@ class Method(Checked):
         """Return what predicts after a round: by default draws from the model's own Gaussians.
 
         A method whose posterior is another says `draws_around`, one with members `has_members`.
+        One that joins members by another kind than their mixture says in `joins` by which.
         """
         return Predictive(model)
+
+    def joining(self, fields: Mapping[str, Any]) -> Predictor | None:
+        """Return how `predictive` joins the members, given its `kind`'s fields; none for None."""
+        return self.joins(**fields) if self.joins and fields else None

@@ -8,10 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from fedbary.gaussian import Posterior
-from fedbary.predictive.combine import Gate, Pool
-from fedbary.predictive.mahalanobis import Background
-from fedbary.runs.schema import NOISE_VAR
+from fedbary.predictive import Predictive
 from fedbary.settings.config import Settings
 
 Condition = tuple[str, bool, str]
@@ -99,37 +96,22 @@ class Outcome:
         The number of the round; 0 is before the first.
     model : nn.Module
         The network that holds it.
-    posterior : Posterior
-        The global posterior.
-    members : mapping of str to Tensor
-        The networks, or posteriors, that predict together, stacked: (K, *shape); empty if the
-        method keeps none.
+    predictive : Predictive
+        What predicts.
     told : mapping
         Findings from asking after the round.
     held_out : sequence of mapping
         The clients' metrics on the examples that they hold out.
-    pool : Pool or Gate, optional
-        Combination of the members' predictions; None: their mixture.
     label_counts : sequence of int
         Number of examples of each class over all sites; empty if unknown.
-    background : Background, optional
-        Distance of an input from every class, from a network's logits.
     """
 
     round: int
     model: nn.Module
-    posterior: Posterior
-    members: Mapping[str, Tensor]
+    predictive: Predictive
     told: Mapping[str, Any]
     held_out: Sequence[ClientMetrics]
-    pool: Pool | Gate | None = None
     label_counts: Sequence[int] = ()
-    background: Background | None = None
-
-    @property
-    def noise_var(self) -> float:
-        """Variance of the noise that is added to predictions of numbers, standardised."""
-        return float(self.told.get(NOISE_VAR, 0.0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""The variance of the noise in the target, from sums that add over clients."""
+"""Regressions: standardisation, and the noise in the target from sums that add over clients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedbary.data import standardise
+from fedbary.predictive.prediction import Forecast
 from fedbary.variational.regressor import moments
 
 MIN_NOISE_SHARE = 0.01
@@ -59,3 +61,20 @@ def noise_sums(
     answers = moments({name: tensor[others] for name, tensor in networks.items()}, x)[0]
     squares = (y.double() - answers.mean(0)).square().sum()
     return NoiseSums(len(y), float(squares), float(answers.var(0, correction=0).sum()))
+
+
+@dataclass(frozen=True, eq=False)
+class RegressionStandardiser(standardise.Standardiser):
+    """Standardises D features and the target, the last of its D + 1 columns."""
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return (x − mean)/std of features (N, D)."""
+        return ((self.filled(x) - self.mean[:-1]) / self.std[:-1]).float()
+
+    def target(self, y: Tensor) -> Tensor:
+        """Return (y − mean)/std of targets (N,)."""
+        return ((y - self.mean[-1]) / self.std[-1]).float()
+
+    def restore(self, forecast: Forecast) -> Forecast:
+        """Return a forecast of standardised targets in the target's own units."""
+        return forecast.rescaled(float(self.mean[-1]), float(self.std[-1]))
