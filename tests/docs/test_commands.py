@@ -110,7 +110,7 @@ def shell(script, folder, tools):
 
 BY_NIGHT = {
     *("docs/howto/asynchronous.md", "docs/howto/bytes.md", "docs/howto/conformal.md"),
-    *("docs/howto/experiments.md", "docs/howto/hostile.md", "docs/howto/pixels.md"),
+    *("docs/howto/experiments.md", "docs/howto/hostile.md"),
     *("docs/howto/predict.md", "docs/howto/regression.md", "docs/howto/tables.md"),
     *("docs/methods/index.md", "docs/settings.md"),
 }
