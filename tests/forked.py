@@ -49,10 +49,11 @@ def _is_passed(fd: int) -> bool:
 def serve(folder: str, listening: int) -> None:
     """Fork for every request at a listening socket, until the process that holds stdin ends."""
     import gc
+    from importlib import import_module
 
-    import_module_of("server_app.engine.warm")
+    import_module("server_app.engine.warm")
     for function in _flower().values():
-        import_module_of(function.partition(":")[0])
+        import_module(function.partition(":")[0])
     os.fsync = lambda descriptor: None  # no test cuts the power
     gc.freeze()
     with socket.socket(fileno=listening) as server:
@@ -80,10 +81,11 @@ def serve(folder: str, listening: int) -> None:
 def _run(module: str, function: str) -> None:
     """Run a function and exit as its process would, without clearing up all modules."""
     import traceback
+    from importlib import import_module
 
     code: object = 0
     try:
-        code = getattr(import_module_of(module), function)()
+        code = getattr(import_module(module), function)()
     except SystemExit as end:
         code = end.code
     except BaseException:
@@ -94,16 +96,6 @@ def _run(module: str, function: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
-
-
-def import_module_of(name: str):
-    """Return a module; of the one that forks for simulations, with all that it imports."""
-    from importlib import import_module
-
-    module = import_module(name)
-    for other in getattr(module, "FOR_THE_FORKS", ()):
-        import_module(other)
-    return module
 
 
 def _answer(client: socket.socket, child: int) -> None:

@@ -36,7 +36,6 @@ MAY_BE_PATHS = (*DATA, "backbone", "backbone_weights", "speeds")
 def launch(
     settings: Settings,
     log: IO[str] | None = None,
-    warm: bool = False,
     simulate: Simulate | None = None,
 ) -> None:
     """Run a simulation to its end; the results lie in the folder `output`.
@@ -46,9 +45,8 @@ def launch(
     settings
         The run's settings; paths in them are absolute.
     log
-        File of the run's own lines; None: this process's output.
-    warm
-        True: `engine=inline` runs in a fork, see `run_warm`; it needs a log.
+        File of the run's own lines; `engine=inline` then runs in a fork, see `run_warm`. None: the
+        lines go to this process's output.
     simulate
         Program of the settings' engine, see `PROGRAMS`; None: one that is started now.
 
@@ -58,7 +56,7 @@ def launch(
         If the run ends without a whole result; `Killed` if its program was killed.
     """
     is_inline = settings.engine == "inline"
-    if is_inline and log is not None and warm:
+    if is_inline and log is not None and simulate is None:
         code = _in_a_fork(settings, log)
     else:
         with nullcontext(simulate) if simulate else PROGRAMS[settings.engine](log) as run:

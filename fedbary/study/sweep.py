@@ -257,7 +257,7 @@ def _begun(
 def _run(settings: Settings, file: Path) -> None:
     try:
         with open(file, "a", encoding="utf-8") as log:
-            launch(settings, log, warm=True)
+            launch(settings, log)
     except (Killed, Lost):
         raise
     except RunError:

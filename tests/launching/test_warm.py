@@ -13,6 +13,7 @@ from every_method import night
 from processes import wait_until
 
 from fedbary.launching.launch import launch
+from fedbary.launching.simulation import PROGRAMS
 from fedbary.launching.warm import Lost, run_warm
 from fedbary.settings.config import resolve
 
@@ -38,10 +39,10 @@ def one_thread():
 
 
 def test_a_forked_run_is_the_same_as_a_fresh_one(tmp_path):
-    for name, warm in (("forked", True), ("again", True), ("fresh", False)):
+    for name in ("forked", "again", "fresh"):
         settings = resolve({**QUICK, "output": str(tmp_path / name)})
-        with open(tmp_path / f"{name}.log", "w") as log:
-            launch(settings, log, warm)
+        with open(tmp_path / f"{name}.log", "w") as log, PROGRAMS["inline"](log) as fresh:
+            launch(settings, log, fresh if name == "fresh" else None)
     forked, again, fresh = (
         (tmp_path / name / "posterior.safetensors").read_bytes()
         for name in ("forked", "again", "fresh")
