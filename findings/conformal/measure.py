@@ -107,7 +107,7 @@ class Held:
 def held_by(trained: Trained, x: Tensor, y: Tensor) -> Held:
     """Return examples, as the model takes them, by their scores."""
     seed = seed_of_draws(trained.settings.seed)
-    found = trained.task.predicted(trained.network, x, trained.facts, seed, trained._plain)
+    found = trained.task.predicted(trained.network, x, trained.facts, seed, trained.predictive)
     if hasattr(found, "probs"):
         return Held(1 - found.probs.double(), class_bins("lac", found.probs), y)
     std = found.var.double().sqrt()

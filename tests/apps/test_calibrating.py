@@ -69,10 +69,9 @@ def test_the_histograms_are_those_of_the_model_that_is_loaded(name, tmp_path):
         site = Site(f"partition {partition}", "", partition, 3)
         shard = task.shard(site, trained.signature)
         prepared = task.prepared(shard, trained.facts) if trained.facts else shard
-        outcome = trained._outcome
         seed = seed_of_draws(chosen.seed)
         x = prepared.x_held_out
-        predicted = task.predicted(trained.network, x, trained.facts, seed, outcome)
+        predicted = task.predicted(trained.network, x, trained.facts, seed, trained.predictive)
         own = shard.x_held_out, shard.y_held_out
         expected[site.name] = held_out(chosen, trained.signature, predicted, *own)
         _, sizes = hits_and_sizes(chosen, trained.thresholds().bins, predicted, own[1], None)
