@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from fedbary.report.sections.regression import CENTRAL
 from torch import Generator, Tensor
 
 from fedbary.data import deal
@@ -38,6 +37,7 @@ from fedbary.settings.task_words import OfRows
 from fedbary.study.grid import read_experiment
 from fedbary.tasks import task_of
 from fedbary.variational.regressor import Regressor, gaussian_nll, outputs
+from findings.regression.scores import CENTRAL
 
 STEPS = 10_000
 """Approximate number of training steps, whatever the size of the data."""
