@@ -59,10 +59,8 @@ def parts() -> Iterator[Part]:
         yield Part(
             "method", method.name, _docstring("methods", method.__module__.rpartition(".")[2])
         )
-    by_rule = {name.lower(): name for name in rules()}
-    for module in modules("aggregation"):
-        if rule := by_rule.get(module.replace("_", "")):
-            yield Part("rule", rule, _docstring("aggregation", module))
+    for name, (_, text) in rules().items():
+        yield Part("rule", name, text)
     for setting, room in _ROOMS:
         for module in modules(room):
             yield Part(setting, module, _docstring(room, module))
