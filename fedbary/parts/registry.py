@@ -82,6 +82,17 @@ def rules() -> Mapping[str, tuple[str, str]]:
 
 
 @cache
+def attacks(base: str) -> Mapping[str, tuple[str, str]]:
+    """Return each attack's module and class, by the attack's name: its class's in snake case."""
+    found = {
+        re.sub(r"\B([A-Z])", r"_\1", called).lower(): (module, called)
+        for module, text in _texts(_PACKAGE / "attacks").items()
+        for called in re.findall(rf"(?m)^class (\w+)\({base}\)", text)
+    }
+    return dict(sorted(found.items()))
+
+
+@cache
 def methods() -> tuple[str, ...]:
     """Return the names of the methods: their classes' names, or those that the classes give."""
     names = []

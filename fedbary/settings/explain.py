@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
+from fedbary.attacks import attack_classes
 from fedbary.data.partition import partition
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE, Parameter
@@ -24,7 +25,6 @@ _ROOMS = (
     ("dataset", "data/images"),
     ("dataset", "data/tables"),
     ("model", "models"),
-    ("attack", "attacks"),
     ("tracker", "runs/tracking"),
     ("predictive", "predictive/passes"),
 )
@@ -64,8 +64,10 @@ def parts() -> Iterator[Part]:
     for setting, room in _ROOMS:
         for module in modules(room):
             yield Part(setting, module, _docstring(room, module))
-    for name, mode in MODES.items():
-        yield Part("mode", name, (inspect.getdoc(mode) or "").partition("\n\nParameters\n")[0])
+    for setting, kinds in (("attack", attack_classes()), ("mode", MODES)):
+        for name, kind in kinds.items():
+            text = (inspect.getdoc(kind) or "").partition("\n\nParameters\n")[0]
+            yield Part(setting, name, text)
     yield from _schemes()
     for name in partitioners():
         yield Part("partition", name, inspect.getdoc(classes()[name]) or "")
