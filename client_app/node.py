@@ -12,7 +12,7 @@ from flwr.app import Context
 from torch import Tensor
 
 from fedbary import Posterior
-from fedbary.attacks import ATTACKS, Hostile, attack_of_one, hostile_clients
+from fedbary.attacks import ATTACKS, Attack, attack_named, hostile_clients
 from fedbary.data.paths import user_path
 from fedbary.data.sites import Site, site_from
 from fedbary.inference import PosteriorParameters, Prior, Training, lr_in
@@ -94,11 +94,11 @@ class Node:
         settings, site = self.settings, self.site
         if settings.attack not in ATTACKS:
             return fitted
-        fraction = told(Hostile, settings).hostile_fraction
-        if site.partition not in hostile_clients(fraction, site.partitions, settings.seed):
+        attack: Attack = attack_named(settings.attack, settings)
+        hostile = hostile_clients(attack.hostile_fraction, site.partitions, settings.seed)
+        if site.partition not in hostile:
             return fitted
-        attack = attack_of_one(settings.attack, settings)
-        return replace(fitted, reply=attack(received, fitted.reply))
+        return replace(fitted, reply=attack.sent(received, fitted.reply))
 
 
 def node_of(context: Context) -> Node:

@@ -1,6 +1,6 @@
 """What mkdocs makes beside the pages of this folder: pages and tables from the code's own texts.
 
-A method's page is its module's docstring with its parameters, a rule's its module's docstring.
+A method's page is its module's docstring with its parameters, a rule's the string below it.
 `<!-- settings -->` becomes the table of simulation.yaml, `<!-- metrics -->` that of a line of
 metrics.jsonl, `<!-- parts: inference -->` what the files of that setting's values say, `<!-- rules
 -->` a table of the rules, `<!-- report: NAME, HEADING -->` that section of what `fedbary report
@@ -26,7 +26,7 @@ from mkdocs.structure.pages import Page
 
 from fedbary.methods import Method
 from fedbary.parts.parameters import NONE, Parameter, declared
-from fedbary.parts.registry import modules
+from fedbary.parts.registry import rules
 from fedbary.report.markup import markdown_table
 from fedbary.report.report import write_report
 from fedbary.runs.schema import ENTRIES
@@ -121,7 +121,7 @@ def method_page(method: type[Method]) -> str:
 
 def rule_page(rule: Part) -> str:
     """Return the page of a rule in Markdown."""
-    file = f"fedbary/aggregation/{_module_of(rule)}.py"
+    file = f"fedbary/aggregation/{rules()[rule.name][0]}.py"
     lines = [
         f"# {rule.name}",
         *_sections(rule.text),
@@ -134,7 +134,7 @@ def rule_page(rule: Part) -> str:
 
 def rules_table() -> str:
     """Return the rules, each with its purpose and a link to its page."""
-    rows = [(f"[{rule.name}]({_module_of(rule)}.md)", escaped(rule.purpose)) for rule in _rules()]
+    rows = [(f"[{rule.name}]({rule.name.lower()}.md)", escaped(rule.purpose)) for rule in _rules()]
     return markdown_table(("rule", "what it makes of N(m_k, v_k)"), rows)
 
 
@@ -246,9 +246,5 @@ def _rules() -> list[Part]:
     return [part for part in parts() if part.setting == "rule"]
 
 
-def _module_of(rule: Part) -> str:
-    return next(m for m in modules("aggregation") if m.replace("_", "") == rule.name.lower())
-
-
 def _page_of_rule(rule: Part) -> str:
-    return f"methods/rules/{_module_of(rule)}.md"
+    return f"methods/rules/{rule.name.lower()}.md"

@@ -1,14 +1,14 @@
 """Rules that aggregate Gaussian posteriors, by name.
 
-A rule is a module of this package that defines ``RULE``; nothing else registers it. A module whose
-rule has parameters also defines ``Parameters``, and ``rule(own)``, which makes the rule of some.
+A rule is a value at the top of a module of this package; nothing else registers it. The string
+below it documents it, or the module's docstring if the module has one rule alone. Such a module may
+define ``Parameters``, and ``rule(own)``, which makes the rule of some.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from pkgutil import iter_modules
 from types import MappingProxyType
 
 from fedbary.aggregation.bound import check_ratio
@@ -21,6 +21,7 @@ from fedbary.aggregation.tensors import aggregate_tensors
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior, layout_difference
 from fedbary.parts.parameters import told
+from fedbary.parts.registry import rules
 
 __all__ = [
     "DIVERGENCES",
@@ -37,10 +38,15 @@ __all__ = [
     "rule_named",
 ]
 
-_modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+_modules = {name: import_module(f"{__name__}.{module}") for name, (module, _) in rules().items()}
 
 RULES: Mapping[str, AnyRule] = MappingProxyType(
-    {module.RULE.name: module.RULE for module in _modules if hasattr(module, "RULE")}
+    {
+        name: rule
+        for name, module in _modules.items()
+        for rule in vars(module).values()
+        if isinstance(rule, AnyRule) and rule.name == name
+    }
 )
 """Every rule by its name."""
 
@@ -49,9 +55,8 @@ DIVERGENCES: Mapping[str, Divergence] = MappingProxyType(
 )
 """The divergence that each barycentre minimises, by its name."""
 
-
 PARAMETERS: Mapping[str, type] = MappingProxyType(
-    {module.RULE.name: module.Parameters for module in _modules if hasattr(module, "Parameters")}
+    {name: module.Parameters for name, module in _modules.items() if hasattr(module, "Parameters")}
 )
 """The parameters of every rule that has some, by its name."""
 
@@ -68,8 +73,7 @@ def rule_named(name: str, values: object = None) -> AnyRule:
         raise SettingError("rule", name, ", ".join(RULES))
     if name not in PARAMETERS:
         return RULES[name]
-    module = next(m for m in _modules if getattr(m, "RULE", None) is RULES[name])
-    made: AnyRule = module.rule(told(PARAMETERS[name], values))
+    made: AnyRule = _modules[name].rule(told(PARAMETERS[name], values))
     return made
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.median import median
+from fedbary.aggregation.robust import median
 from fedbary.errors import SettingError
 
 

@@ -105,4 +105,4 @@ def _component(
     return log_mass / 2, step, var
 
 
-RULE = JointRule("HB", partial(pooled, root=2))
+HB = JointRule("HB", partial(pooled, root=2))

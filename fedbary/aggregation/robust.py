@@ -1,4 +1,4 @@
-"""A robust rule: a function of all clients' posteriors side by side.
+"""Robust rules: functions of all clients' posteriors side by side.
 
 Robust rules count every client alike: weights are claims, and a hostile client may claim any
 weight. A weight of 0 leaves a client out, as it does under every rule.
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
+from fedbary.aggregation.ordered import ordered
 from fedbary.errors import SettingError
 
 
@@ -95,3 +97,104 @@ class SelectionRule(RobustRule):
         clients = len(squared_distances)
         selected = set(self.select(squared_distances, self.num_hostile(clients)))
         return [1 / len(selected) if k in selected else 0.0 for k in range(clients)]
+
+
+def trimmed_mean(stack: Tensor, hostile: int) -> Tensor:
+    """Return the mean over the clients [clients, weights] → [weights] without the extremes."""
+    ascending = ordered(stack.numpy(force=True))
+    kept = ascending[hostile : len(ascending) - hostile]
+    return torch.from_numpy(sum(kept[1:], kept[0]) / len(kept)).to(stack.device)
+
+
+TrimmedMean = CoordinateRule("TrimmedMean", trimmed_mean)
+"""Trimmed mean: for each coordinate, the mean without its h lowest and its h highest values.
+
+Yin et al. (2018), Definition 2, with h = ⌊trim_fraction · K⌋ of K clients, on means and
+log-variances. The mean of the remaining log-variances is the geometric mean of variances, as in
+AALV. With at most h hostile clients every coordinate lies within the range of the honest ones.
+
+It assumes at most h hostile clients, and honest ones that are alike. Every client counts once,
+whatever number of examples it claims.
+
+Messages: the posterior, once each way: two numbers per Gaussian weight.
+
+Cost: the server sorts the clients' values of each weight.
+
+Use it in place of the median if you know how many clients may be hostile: it averages over more of
+the honest ones.
+
+Reference: Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning: Towards
+Optimal Statistical Rates, ICML 2018.
+"""
+
+
+def median(stack: Tensor) -> Tensor:
+    """Return the median over the clients, [clients, weights] → [weights]."""
+    return trimmed_mean(stack, (len(stack) - 1) // 2)
+
+
+Median = CoordinateRule("Median", lambda stack, hostile: median(stack), counts_hostile=False)
+"""Median of each coordinate: of the means, and of the log-variances.
+
+Yin et al. (2018), Definition 1. Medians of log-variances, variances, standard deviations and
+precisions agree. For an even number of clients the median is the mean of the two middle values. For
+variances that is their geometric mean. If less than half of the clients are hostile, every
+coordinate lies within the range of the honest ones.
+
+It assumes that most clients are honest and alike. It does not need the number of hostile clients.
+Every client counts once, whatever number of examples it claims.
+
+Messages: the posterior, once each way: two numbers per Gaussian weight.
+
+Cost: the server sorts the clients' values of each weight.
+
+Use it against clients whose values lie far from the others'. It slows learning if clients differ.
+It hardly tells a client that flips signs from an honest but unusual one.
+
+Reference: Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning: Towards
+Optimal Statistical Rates, ICML 2018.
+"""
+
+
+def multi_krum(squared_distances: Tensor, hostile: int) -> list[int]:
+    """Return the indices of the selected clients.
+
+    Raises
+    ------
+    SettingError
+        If some are to be left out of fewer than 2 · hostile + 3 clients.
+    """
+    clients = len(squared_distances)
+    if hostile == 0:
+        return list(range(clients))
+    if clients < 2 * hostile + 3:
+        allowed = f"{2 * hostile + 3} or more for MultiKrum to leave out {hostile}"
+        raise SettingError("number of posteriors", clients, allowed)
+    closest = squared_distances.sort(1).values[:, 1 : clients - hostile - 1]
+    order = closest.sum(1).argsort(stable=True)
+    return order[: clients - hostile].tolist()
+
+
+MultiKrum = SelectionRule("MultiKrum", multi_krum)
+"""Multi-Krum: the mean of the K − h clients that lie closest to their neighbours.
+
+The score of a client is the sum of its squared distances to the K − h − 2 others closest to it,
+with h = ⌊trim_fraction · K⌋ (Blanchard et al., 2017, section 4). The rule leaves out the h clients
+with the highest scores. Distances are Wasserstein-2, √Σ [(m − m′)² + (√v − √v′)²] over all tensors;
+the mean is the Wasserstein-2 barycentre. The paper's guarantee is for a single selected client and
+needs K ≥ 2h + 3. Averaging K − h clients is the usual practice. It keeps every honest client if the
+hostile ones lie far away.
+
+It assumes at most h hostile clients of K ≥ 2h + 3, and that honest clients are closer to one
+another than to hostile ones. Every selected client counts once.
+
+Messages: the posterior, once each way: two numbers per Gaussian weight.
+
+Cost: the server makes two passes over the replies. The first computes K (K − 1)/2 distances.
+
+Use it against clients whose whole replies are false. It also leaves out unusual honest clients. If
+each client holds two classes, that costs more than an attack does.
+
+Reference: Blanchard, El Mhamdi, Guerraoui and Stainer, Machine Learning with Adversaries: Byzantine
+Tolerant Gradient Descent, NIPS 2017.
+"""

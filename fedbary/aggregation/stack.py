@@ -15,8 +15,8 @@ from fedbary.aggregation.bound import bound_precisions
 from fedbary.aggregation.joint import AnyRule, JointRule
 from fedbary.aggregation.robust import CoordinateRule
 from fedbary.aggregation.rule import Rule
+from fedbary.aggregation.rules import WB
 from fedbary.aggregation.sums import PIECE, RunningSums
-from fedbary.aggregation.wb import RULE as WB
 
 Stack = tuple[Tensor, Tensor | None]
 

@@ -1,94 +1,84 @@
 """Hostile clients, for experiments: what they send in place of the reply that they fitted.
 
-An attack is a module of this package, found by its name, with a frozen dataclass `Parameters` of
-the settings that it owns, one of `Hostile` at least, and a function
+An attack is a class of a module of this package: a frozen dataclass of its settings that inherits
+from `Attack` or `OmniscientAttack`. Nothing else registers it. ``SignFlip`` runs as ``sign_flip``.
+With m a tensor that a client received, 0 where it received none of that name (a method whose
+clients send changes), and m_k the fitted one, an attack moves m_k along m_k − m.
 
-    sent(received, fitted, parameters)
-
-of the tensors that a client received and of those that it would reply with. With m a received
-tensor, 0 where the client received none of that name (a method whose clients send changes), and m_k
-the fitted one, it moves m_k along m_k − m.
-
-An omniscient attack also sees what the honest clients of the round reply, and how many clients are
-hostile; its function is
-
-    sent_by_all(received, fitted, honest, hostile, parameters)
-
-and all hostile clients send the same means. Their log-variances stay those that each has fitted:
-the attacks are published for point weights, and what gives a posterior away is left as honest
-clients have it.
-
-Tensors that are not floating are sent as fitted.
+Log-variances mostly stay those that each client has fitted: the attacks are published for point
+weights, and what gives a posterior away is left as honest clients have it. Tensors that are not
+floating are sent as fitted.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbary.attacks._hostile import Hostile
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import told
-from fedbary.parts.registry import modules
+from fedbary.parts.parameters import Checked, ShareOrZero, told
+from fedbary.parts.registry import attacks
 from fedbary.seeds import derive_seed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    NamedTensors = Mapping[str, Tensor]
+Tensors = Mapping[str, "Tensor"]
 
-__all__ = [
-    "ATTACKS",
-    "OMNISCIENT",
-    "Hostile",
-    "attack_of_all",
-    "attack_of_one",
-    "hostile_clients",
-    "hostile_count",
-    "require_simulation",
-]
+ATTACKS = attacks("Attack")
+"""The attacks of a client alone, by name."""
 
-ATTACKS = modules("attacks", "sent")
-"""Names of the attacks of a client alone."""
-
-OMNISCIENT = modules("attacks", "sent_by_all")
-"""Names of the attacks that see the honest replies."""
+OMNISCIENT = attacks("OmniscientAttack")
+"""The attacks that see the honest replies, by name."""
 
 
-class OfOne(Protocol):
-    """An attack of a client alone, with its parameters."""
+@dataclass(frozen=True)
+class Hostile(Checked):
+    """Number of hostile clients.
 
-    def __call__(self, received: NamedTensors, fitted: NamedTensors) -> dict[str, Tensor]:
-        """Return what the client sends."""
+    Parameters
+    ----------
+    hostile_fraction
+        Fraction of the clients that attack.
+    """
+
+    hostile_fraction: ShareOrZero = 0.2
 
 
-class OfAll(Protocol):
-    """An omniscient attack, with its parameters."""
+class Attack(Hostile, ABC):
+    """An attack of a client alone."""
 
-    def __call__(
-        self,
-        received: NamedTensors,
-        fitted: NamedTensors,
-        honest: Sequence[NamedTensors],
-        hostile: int,
+    @abstractmethod
+    def sent(self, received: Tensors, fitted: Tensors) -> dict[str, Tensor]:
+        """Return what the client sends, given what it received and what it would reply."""
+
+
+class OmniscientAttack(Hostile, ABC):
+    """An attack that also sees what the round's honest clients reply. All send the same means."""
+
+    @abstractmethod
+    def sent(
+        self, received: Tensors, fitted: Tensors, honest: Sequence[Tensors], hostile: int
     ) -> dict[str, Tensor]:
         """Return what a client sends, given the honest replies and how many are hostile."""
 
 
-def attack_of_one(name: str, values: object = None) -> OfOne:
-    """Return one of `ATTACKS`, with the values that an object, a run's settings, has of its own."""
-    module = import_module(f"{__name__}.{name}")
-    return partial(module.sent, parameters=told(module.Parameters, values))
+def attack_classes() -> dict[str, type[Hostile]]:
+    """Return the class of every attack, by its name."""
+    return {
+        name: getattr(import_module(f"{__name__}.{module}"), called)
+        for name, (module, called) in {**ATTACKS, **OMNISCIENT}.items()
+    }
 
 
-def attack_of_all(name: str, values: object = None) -> OfAll:
-    """Return one of `OMNISCIENT`, with the values that an object has of its own."""
-    module = import_module(f"{__name__}.{name}")
-    return partial(module.sent_by_all, parameters=told(module.Parameters, values))
+def attack_named(name: str, values: object = None) -> Any:
+    """Return an attack with the values that an object, a run's settings, has of its own."""
+    return told(attack_classes()[name], values)
 
 
 def require_simulation(attack: str) -> None:

@@ -80,22 +80,40 @@ def data_sets(task: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (*without, *modules(room, function)), tuple(endings) or ("",)
 
 
-def rules() -> tuple[str, ...]:
-    """Return the names of the aggregation rules."""
-    return _named("aggregation", r'^(?:RULE =|    return) [^"]*"(\w+)"')
+@cache
+def rules() -> Mapping[str, tuple[str, str]]:
+    """Return each aggregation rule's module and documentation, by the rule's name, in order.
 
-
-def methods() -> tuple[str, ...]:
-    """Return the names of the methods: their classes' names, or those that the classes give."""
-    return _named("methods", r'^class (\w+)\(|^    name: ClassVar\[str\] = "(\w+)"')
+    The documentation is the string below the rule, or its module's docstring if the module has no
+    other rule.
+    """
+    found = {}
+    for module, text in _texts(_PACKAGE / "aggregation").items():
+        above, *rest = re.split(r"(?:Rule|replace)\((?:\w+, name=)?\s*[\"'](\w+)[\"']", text)
+        names, below = rest[::2], rest[1::2]
+        places = below if len(set(names)) > 1 else [above] * len(names)
+        for name, place in zip(names, places, strict=True):
+            said = re.search(r'(?ms)^r?"""(.+?)\s*"""', place)
+            found[name] = module, said[1] if said else ""
+    return {name: found[name] for name in sorted(found, key=str.lower)}
 
 
 @cache
-def _named(package: str, form: str) -> tuple[str, ...]:
-    """Return the last name in each file that matches a pattern and is the file's but for case."""
+def attacks(base: str) -> Mapping[str, tuple[str, str]]:
+    """Return each attack's module and class, by the attack's name: its class's in snake case."""
+    found = {
+        re.sub(r"\B([A-Z])", r"_\1", called).lower(): (module, called)
+        for module, text in _texts(_PACKAGE / "attacks").items()
+        for called in re.findall(rf"(?m)^class (\w+)\({base}\)", text)
+    }
+    return dict(sorted(found.items()))
+
+
+@cache
+def methods() -> tuple[str, ...]:
+    """Return the names of the methods: their classes' names, or those that the classes give."""
     names = []
-    for module, text in _texts(_PACKAGE / package).items():
-        plain = module.replace("_", "")
-        found = ("".join(m.groups("")) for m in re.finditer(form, text, re.M))
-        names += [name for name in found if name.lower() == plain][-1:]
+    for module, text in _texts(_PACKAGE / "methods").items():
+        found = re.findall(r'(?m)^(?:class |    name: ClassVar\[str\] = ")(\w+)["(]', text)
+        names += [name for name in found if name.lower() == module][-1:]
     return tuple(names)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
+from fedbary.attacks import attack_classes
 from fedbary.data.partition import partition
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE, Parameter
@@ -24,7 +25,6 @@ _ROOMS = (
     ("dataset", "data/images"),
     ("dataset", "data/tables"),
     ("model", "models"),
-    ("attack", "attacks"),
     ("tracker", "runs/tracking"),
 )
 """Settings whose values are modules, each with the folder of these."""
@@ -58,17 +58,16 @@ def parts() -> Iterator[Part]:
         yield Part(
             "method", method.name, _docstring("methods", method.__module__.rpartition(".")[2])
         )
-    by_rule = {name.lower(): name for name in rules()}
-    for module in modules("aggregation"):
-        if rule := by_rule.get(module.replace("_", "")):
-            yield Part("rule", rule, _docstring("aggregation", module))
+    for name, (_, text) in rules().items():
+        yield Part("rule", name, text)
     for setting, room in _ROOMS:
         for module in modules(room):
             yield Part(setting, module, _docstring(room, module))
     for word in predictors():
         yield Part("predictive", word, _of_class(kind_of(word)))
-    for name, mode in MODES.items():
-        yield Part("mode", name, _of_class(mode))
+    for setting, kinds in (("attack", attack_classes()), ("mode", MODES)):
+        for name, kind in kinds.items():
+            yield Part(setting, name, _of_class(kind))
     yield from _schemes()
     for name in partitioners():
         yield Part("partition", name, inspect.getdoc(classes()[name]) or "")

@@ -197,7 +197,7 @@ def require_registered(setting: str, value: str) -> None:
 def registered(setting: str) -> tuple[str, ...]:
     """Names that a setting with a registry may hold."""
     if setting == "rule":
-        return rules()
+        return tuple(rules())
     if setting == "method":
         return names_of_methods()
     if setting == "task":

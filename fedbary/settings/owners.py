@@ -12,6 +12,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from fedbary.attacks import attack_classes
 from fedbary.data.partition import SCHEMES
 from fedbary.parts.parameters import Parameter, declared
 from fedbary.parts.registry import is_factory, modules, predictors
@@ -133,7 +134,7 @@ def owners() -> Mapping[str, Mapping[str, Owned]]:
     return {
         "task": {name: declared(task_kind(name).Parameters) for name in modules("tasks")},
         "partition": {name: declared(kind) for name, kind in SCHEMES.items()},
-        "attack": _declared_in("attacks"),
+        "attack": {name: declared(kind) for name, kind in attack_classes().items()},
         "inference": local_methods(),
         "model": models(),
         "mode": {name: declared(kind) for name, kind in MODES.items()},

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation.mixing import Mixing
-from fedbary.attacks._hostile import Hostile
-from fedbary.attacks._moves import NamedTensors
+from fedbary.attacks import OmniscientAttack, Tensors
 from fedbary.gaussian import gaussian_pairs
 from fedbary.parts.parameters import BelowHalf
 
@@ -30,8 +29,8 @@ _NO_LENGTH = 1e-150
 
 
 @dataclass(frozen=True)
-class Parameters(Hostile):
-    """Number of hostile clients, and what the server reckons with.
+class AgainstMixing(OmniscientAttack):
+    """Of many updates, the one that holds a server that clips and mixes up the most.
 
     Parameters
     ----------
@@ -41,39 +40,34 @@ class Parameters(Hostile):
 
     trim_fraction: BelowHalf = 0.2
 
-
-def sent_by_all(
-    received: NamedTensors,
-    fitted: NamedTensors,
-    honest: Sequence[NamedTensors],
-    hostile: int,
-    parameters: Parameters,
-) -> dict[str, Tensor]:
-    """Send the update that holds the server up the most."""
-    scales, sent = set(gaussian_pairs(fitted).values()), dict(fitted)
-    moves: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
-    for name, new in fitted.items():
-        others = [o[name] for o in honest if name in o and o[name].shape == new.shape]
-        if len(others) == len(honest) > 0 and new.is_floating_point():
-            points = torch.stack([*others, received.get(name, torch.zeros_like(new)).to(new)])
-            points = (points.double() / 2).exp() if name in scales else points.double()
-            moves[name in scales][name] = points[:-1] - points[-1]
-    products = torch.zeros(2, len(honest), len(honest)).double()
-    for total, part in zip(products, moves, strict=True):
-        for move in part.values():
-            total += move.flatten(1) @ move.flatten(1).T
-    if not products.any():
+    def sent(
+        self, received: Tensors, fitted: Tensors, honest: Sequence[Tensors], hostile: int
+    ) -> dict[str, Tensor]:
+        """Send the update that holds the server up the most."""
+        scales, sent = set(gaussian_pairs(fitted).values()), dict(fitted)
+        moves: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+        for name, new in fitted.items():
+            others = [o[name] for o in honest if name in o and o[name].shape == new.shape]
+            if len(others) == len(honest) > 0 and new.is_floating_point():
+                points = torch.stack([*others, received.get(name, torch.zeros_like(new)).to(new)])
+                points = (points.double() / 2).exp() if name in scales else points.double()
+                moves[name in scales][name] = points[:-1] - points[-1]
+        products = torch.zeros(2, len(honest), len(honest)).double()
+        for total, part in zip(products, moves, strict=True):
+            for move in part.values():
+                total += move.flatten(1) @ move.flatten(1).T
+        if not products.any():
+            return sent
+        for chosen, part in zip(worst(products, hostile, self.trim_fraction), moves, strict=True):
+            for name, move in part.items():
+                old = received.get(name, torch.zeros_like(fitted[name])).to(fitted[name]).double()
+                made = torch.tensordot(chosen, move, 1)
+                made = 2 * ((old / 2).exp() + made).log() if name in scales else old + made
+                sent[name] = made.to(fitted[name])
         return sent
-    for chosen, part in zip(worst(products, hostile, parameters), moves, strict=True):
-        for name, move in part.items():
-            old = received.get(name, torch.zeros_like(fitted[name])).to(fitted[name]).double()
-            made = torch.tensordot(chosen, move, 1)
-            made = 2 * ((old / 2).exp() + made).log() if name in scales else old + made
-            sent[name] = made.to(fitted[name])
-    return sent
 
 
-def worst(products: Tensor, hostile: int, parameters: Parameters) -> Tensor:
+def worst(products: Tensor, hostile: int, trim_fraction: float) -> Tensor:
     """Return the update that holds the server up the most, as coefficients of the honest ones.
 
     Parameters
@@ -82,15 +76,15 @@ def worst(products: Tensor, hostile: int, parameters: Parameters) -> Tensor:
         The honest clients' updates' inner products in m and in √v, (2, K, K), float64.
     hostile : int
         Number of clients that send the update.
-    parameters
-        What the server reckons with.
+    trim_fraction : float
+        Fraction of the clients that the server takes for hostile.
 
     Returns
     -------
     Tensor
         (2, K): of the means' updates, and of the standard deviations'.
     """
-    mixing = Mixing(parameters.trim_fraction, True)
+    mixing = Mixing(trim_fraction, True)
     own = torch.eye(len(products[0])).double()
     along = products[0].mean(1)
 

@@ -9,8 +9,7 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedbary.attacks import OMNISCIENT, Hostile, OfAll, attack_of_all, hostile_clients
-from fedbary.parts.parameters import told
+from fedbary.attacks import OMNISCIENT, OmniscientAttack, attack_named, hostile_clients
 from fedbary.settings.config import Settings
 from server_app.roster.member import Member
 from strategies.internals import with_content
@@ -20,13 +19,13 @@ def attacked(grid: Grid, settings: Settings, members: Callable[[], Iterable[Memb
     """Return the grid, or, for an omniscient attack, one that replaces hostile replies."""
     if settings.attack not in OMNISCIENT:
         return grid
-    fraction = told(Hostile, settings).hostile_fraction
-    chosen = hostile_clients(fraction, settings.clients, settings.seed)
+    attack: OmniscientAttack = attack_named(settings.attack, settings)
+    chosen = hostile_clients(attack.hostile_fraction, settings.clients, settings.seed)
 
     def hostile() -> set[int]:
         return {member.node_id for member in members() if member.partition in chosen}
 
-    return cast(Grid, Omniscient(grid, attack_of_all(settings.attack, settings), hostile))
+    return cast(Grid, Omniscient(grid, attack, hostile))
 
 
 class Omniscient:
@@ -38,13 +37,15 @@ class Omniscient:
     ----------
     grid : Grid
         The other grid.
-    attack : callable
-        An omniscient attack.
+    attack : OmniscientAttack
+        The attack.
     hostile : callable
         Returns the hostile nodes.
     """
 
-    def __init__(self, grid: Grid, attack: OfAll, hostile: Callable[[], Collection[int]]) -> None:
+    def __init__(
+        self, grid: Grid, attack: OmniscientAttack, hostile: Callable[[], Collection[int]]
+    ) -> None:
         self._grid, self._attack, self._hostile = grid, attack, hostile
 
     def __getattr__(self, name: str) -> Any:
@@ -65,7 +66,7 @@ class Omniscient:
         }
         honest = [tensors for node, tensors in fitted.items() if node not in nodes]
         sent = {
-            node: self._attack(received[node], tensors, honest, len(fitted) - len(honest))
+            node: self._attack.sent(received[node], tensors, honest, len(fitted) - len(honest))
             for node, tensors in fitted.items()
             if node in nodes
         }

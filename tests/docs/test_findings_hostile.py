@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbary.aggregation.mixing import Mixing
-from findings.hostile.against_mixing import Parameters, sent_by_all, worst
+from findings.hostile.against_mixing import AgainstMixing, worst
 
 
 def states(seed, count):
@@ -30,7 +30,7 @@ def test_who_knows_mixing_sends_means_that_clipping_leaves_and_deviations_of_hon
     seed, honest, hostile
 ):
     received, fitted, *others = states(seed, honest + 2)
-    sent = sent_by_all(received, fitted, others, hostile, Parameters())
+    sent = AgainstMixing().sent(received, fitted, others, hostile)
     lengths = torch.stack([(flat(other) - flat(received)).norm() for other in others])
     assert float((flat(sent) - flat(received)).norm()) == pytest.approx(
         float(lengths.median()), rel=1e-4
@@ -45,7 +45,7 @@ def least_progress(honest, fraction):
     """How far along the honest mean the aggregate goes, as a part of it, under `against_mixing`."""
     mean, alike = honest.mean(0), torch.ones(7, 7).double()
     between = torch.stack([honest @ honest.T, alike])
-    update = worst(between, 3, Parameters(trim_fraction=fraction))[0] @ honest
+    update = worst(between, 3, fraction)[0] @ honest
     length = float(update.norm())
     assert length == pytest.approx(float(honest.norm(dim=1).median()))
 

@@ -8,7 +8,7 @@ from runs_of import lines, posterior, same
 from runs_of_sums import chosen, run_of
 from torch import nn
 
-from fedbary.attacks import attack_of_one
+from fedbary.attacks import attack_named
 from fedbary.methods import METHODS, Local, Reply, Server
 from fedbary.methods.lda import FEATURES, PRODUCTS, SHARES
 
@@ -104,7 +104,7 @@ def test_the_known_attacks_send_no_sums(name, attack):
     method = METHODS[name]()
     x, y = examples(method, 30, 5)
     sound = reply_of(method, x, y)
-    sent = attack_of_one(attack)(dict(network(method).state_dict()), sound.tensors)
+    sent = attack_named(attack).sent(dict(network(method).state_dict()), sound.tensors)
     with pytest.raises(ValueError, match="no examples|shares|ones"):
         admitted(method, Reply("b", 30, sent))
 
