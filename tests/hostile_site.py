@@ -1,5 +1,6 @@
-"""The real apps, of which some sites change what they send."""
+"""The real apps, of which some sites change what they send, or whose server is cut off."""
 
+import pytest
 from flwr.clientapp import ClientApp
 
 import client_app
@@ -14,9 +15,21 @@ ACTIONS = {
 }
 
 
+def app_of(**changed):
+    """The project's ClientApp, with other functions for some of its actions."""
+    app = ClientApp()
+    for action, register in ACTIONS.items():
+        register(app)(changed.get(action) or getattr(client_app, action))
+    return app
+
+
+def run_with(chosen, folder, **changed):
+    """Run a federation whose clients have other functions for some of their actions."""
+    run(InlineGrid(app_of(**changed), chosen.clients, chosen.model_dump()), chosen, folder)
+
+
 def run_with_a_hostile_site(chosen, folder, spoil, *partitions):
     """Run a federation in which `spoil(action, reply)` changes the replies of some partitions."""
-    app = ClientApp()
 
     def spoilt(action):
         answer = getattr(client_app, action)
@@ -30,6 +43,17 @@ def run_with_a_hostile_site(chosen, folder, spoil, *partitions):
 
         return answered
 
-    for action, register in ACTIONS.items():
-        register(app)(spoilt(action))
-    run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, folder)
+    run_with(chosen, folder, **{action: spoilt(action) for action in ACTIONS})
+
+
+def cut_off(chosen, folder, messages):
+    """Make a run in which the server is interrupted while it waits for a later message."""
+    left = iter(range(messages))
+
+    def train(message, context):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return client_app.train(message, context)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_with(chosen, folder, train=train)

@@ -84,7 +84,22 @@ def start(method, data):
     return model, method.start(model)
 
 
-def assert_is(model, mean, var, tolerance=1e-6):
+def rounds(method, data, turns, **kwargs):
+    """Return the model and the state after rounds, in each of which some clients take part."""
+    model, state = start(method, data)
+    for turn in turns:
+        model, state = one_round(method, model, state, data, turn, **kwargs)
+    return model, state
+
+
+def assert_is(model, mean, var, tolerance=1e-6, of_var=None):
     """Hold that a model's Gaussian weights have a mean and a variance."""
     torch.testing.assert_close(model["weight_mean"], mean, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=tolerance, atol=0)
+    found = model["weight_log_var"].exp()
+    torch.testing.assert_close(found, var, rtol=of_var or tolerance, atol=0)
+
+
+def assert_same_factor(found, expected):
+    """Hold that two factors of the weights have the same natural parameters."""
+    torch.testing.assert_close(found.shift["weight"], expected.shift["weight"])
+    torch.testing.assert_close(found.precision["weight"], expected.precision["weight"])

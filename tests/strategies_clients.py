@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
 from strategies_replies import state
 
 from fedbary import Posterior
@@ -126,6 +127,19 @@ def assert_close(arrays, expected, dtype=torch.float32):
         assert value.dtype == wanted.dtype
         tolerance = TOLERANCE[dtype]
         np.testing.assert_allclose(value, wanted, rtol=tolerance, atol=tolerance, err_msg=key)
+
+
+class Curious(FedAvg):
+    """Flower's own, with an eye on the arrays of each reply."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.seen = []
+
+    def aggregate_train(self, server_round, messages):
+        messages = list(messages)
+        self.seen += [message.content["arrays"] for message in messages]
+        return super().aggregate_train(server_round, messages)
 
 
 def masking_mod(message, context, call_next):

@@ -1,16 +1,11 @@
 import copy
 import math
-import shutil
-import subprocess
-import sys
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from aggregation_formulas import gaussian, moments, reference
-from every_method import night
 
 from fedbary.aggregation import RULES, RobustRule, Rule, aggregate, rule_named
 from fedbary.errors import SettingError
@@ -154,22 +149,3 @@ def test_a_rule_needs_no_name_in_the_registry():
     mean, log_var = moments(aggregate(harmonic, clients, [1, 1]))
     assert mean == 1
     assert np.exp(log_var) == pytest.approx(1.5)
-
-
-@night  # by day tests/house/test_adding adds rules
-@pytest.mark.slow
-def test_one_new_file_makes_a_rule_and_a_strategy(tmp_path):
-    root = Path(__file__).parents[2]
-    for package in ("fedbary", "strategies"):
-        shutil.copytree(root / package, tmp_path / package)
-    (tmp_path / "fedbary/aggregation/newcomer.py").write_text(
-        "from fedbary.aggregation.rule import Rule\n"
-        "RULE = Rule('Newcomer', lambda m, lv: (m, lv), lambda m, lv: (m, lv))\n"
-    )
-    program = (
-        "from fedbary.aggregation import RULES\n"
-        "import strategies\n"
-        "assert strategies.Newcomer is strategies.strategy_for('Newcomer')\n"
-        "assert strategies.Newcomer().rule is RULES['Newcomer']\n"
-    )
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)

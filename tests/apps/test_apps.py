@@ -4,17 +4,19 @@ import pytest
 import torch
 import yaml
 from every_method import NIGHT
-from flwr.app import Message
-from flwr.clientapp import ClientApp
+from hostile_site import cut_off, run_with
 from runs_of import lines, network, posterior, same
 
 import client_app
-from fedbary.aggregation import RULES
+from fedbary import Posterior
+from fedbary.aggregation import RULES, aggregate
+from fedbary.data.deal import client_shard
 from fedbary.errors import RunError, SettingError
+from fedbary.inference import Local, Training, local_method
+from fedbary.seeds import derive_seed
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
+from server_app.engine.inline import run_inline
 
 QUICK = {
     "engine": "inline", "clients": 3, "rounds": 2, "local_epochs": 1, "samples": 3,
@@ -23,6 +25,7 @@ QUICK = {
 }  # fmt: skip
 
 
+SMALL = {"clients": 5, "rounds": 4, "min_examples": 5, "model": "linear", "bayesian_layers": 1}
 SITES = ["partition 0", "partition 1", "partition 2"]
 
 
@@ -83,9 +86,11 @@ def test_a_posterior_travels_once_either_way(finished):
         assert 0 <= line["bytes"]["up"] - numbers <= 256 * len(tensors)
 
 
-def test_one_seed_one_result(finished, tmp_path):
+def test_one_seed_one_result_with_pictures_or_without(finished, tmp_path):
     run_inline(settings(), tmp_path / "again")
     assert same(posterior(finished), posterior(tmp_path / "again"))
+    names, others = ({path.name for path in f.iterdir()} for f in (finished, tmp_path / "again"))
+    assert others == {name for name in names if not name.endswith(".png")}
     run_inline(settings(seed=1), tmp_path / "other")
     assert not same(posterior(finished), posterior(tmp_path / "other"))
 
@@ -97,13 +102,6 @@ def test_a_replicate_starts_alike_and_trains_otherwise(finished, tmp_path):
     counts = [yaml.safe_load((folder / "settings.yaml").read_text())["label_counts"]
               for folder in (finished, tmp_path / "again")]  # fmt: skip
     assert counts[0] == counts[1]
-
-
-def test_a_run_without_pictures_writes_all_else(finished, tmp_path):
-    run_inline(settings(), tmp_path / "run")
-    names, others = ({path.name for path in f.iterdir()} for f in (finished, tmp_path / "run"))
-    assert others == {name for name in names if not name.endswith(".png")}
-    assert same(posterior(finished), posterior(tmp_path / "run"))
 
 
 def test_measuring_more_or_less_does_not_change_the_model(finished, tmp_path):
@@ -122,12 +120,6 @@ def test_clients_that_hold_nothing_out_are_not_asked_to_evaluate(tmp_path):
 
 @pytest.mark.parametrize("rule", RULES if NIGHT else ["RKLB", "GAA", "MultiKrum"])
 def test_every_rule_runs_and_the_first_round_is_its_aggregate(rule, tmp_path):
-    from fedbary import Posterior
-    from fedbary.aggregation import aggregate
-    from fedbary.data.deal import client_shard
-    from fedbary.inference import Local, Training, local_method
-    from fedbary.seeds import derive_seed
-
     chosen = settings(rule=rule, rounds=1, evaluate_clients=0)
     run_inline(chosen, tmp_path / "run")
     posteriors, weights = [], []
@@ -151,7 +143,7 @@ def test_every_rule_runs_and_the_first_round_is_its_aggregate(rule, tmp_path):
 
 
 def test_part_of_the_clients_train_chosen_by_the_seed(tmp_path):
-    chosen = settings(clients=5, participation=0.4, rounds=4, min_examples=5)
+    chosen = settings(**SMALL, participation=0.4)
     trained = []
     for name in ("one", "two"):
         run_inline(chosen, tmp_path / name)
@@ -164,7 +156,7 @@ def test_part_of_the_clients_train_chosen_by_the_seed(tmp_path):
 
 
 def test_part_of_the_clients_scores_the_model_until_all_do_after_the_last_round(tmp_path):
-    chosen = settings(clients=5, rounds=4, min_examples=5)
+    chosen = settings(**SMALL)
     run_inline(chosen, tmp_path / "all")
     run_inline(chosen.model_copy(update={"evaluate_fraction": 0.4}), tmp_path / "part")
     scored = [
@@ -184,82 +176,35 @@ def test_the_previous_global_posterior_as_prior_changes_the_second_round_only(tm
     assert one[2]["nll"] != two[2]["nll"]
 
 
-def grid_with(answer, chosen):
-    """An inline federation whose train messages are answered by `answer(partition, call)`."""
-    app = ClientApp()
-
-    @app.query()
-    def query(message, context):
-        return client_app.query(message, context)
-
-    @app.train()
-    def train(message, context) -> Message:
-        return answer(
-            context.node_config["partition-id"], lambda: client_app.train(message, context)
-        )
-
-    @app.evaluate()
-    def evaluate(message, context):
-        return client_app.evaluate(message, context)
-
-    return InlineGrid(app, chosen.clients, chosen.model_dump())
-
-
 def failing(partitions):
-    def answer(partition, call):
-        if partition in partitions:
-            raise RuntimeError(f"disk of {partition} is full")
-        return call()
+    """Return how clients train of whom some fail."""
 
-    return answer
+    def train(message, context):
+        if (partition := context.node_config["partition-id"]) in partitions:
+            raise RuntimeError(f"disk of {partition} is full")
+        return client_app.train(message, context)
+
+    return train
 
 
 def test_a_client_that_fails_is_named_and_the_others_go_on(tmp_path):
-    chosen = settings()
-    run(grid_with(failing({1}), chosen), chosen, tmp_path / "run")
+    run_with(settings(), tmp_path / "run", train=failing({1}))
     for line in lines(tmp_path / "run")[1:]:
         assert line["admitted"] == 2
         assert [c["site"] for c in line["clients"]] == [SITES[0], SITES[2]]
-        assert len(line["refused"]) == 1
-        assert line["refused"][0].startswith("partition 1 (node ")
-        assert "disk of 1 is full" in line["refused"][0]
-
-
-def test_a_round_with_too_few_replies_is_skipped_and_leaves_the_model_as_it_was(tmp_path):
-    chosen = settings(min_replies=2, local_epochs=1)
-    calls = []
-
-    def answer(partition, call):
-        calls.append(partition)
-        return failing({0, 2} if len(calls) <= 3 else ())(partition, call)
-
-    run(grid_with(answer, chosen), chosen, tmp_path / "run")
-    before, skipped, trained = lines(tmp_path / "run")
-    assert [line["skipped"] for line in (before, skipped, trained)] == [False, True, False]
-    assert (skipped["admitted"], len(skipped["refused"])) == (1, 2)
-    assert skipped["log_var"] == before["log_var"] != trained["log_var"]
+        (refused,) = line["refused"]
+        assert refused.startswith("partition 1 (node ") and "disk of 1 is full" in refused
 
 
 def test_a_run_in_which_no_round_counts_is_an_error_and_leaves_no_posterior(tmp_path):
-    chosen = settings()
     with pytest.raises(RunError, match="every round was skipped"):
-        run(grid_with(failing({0, 1, 2}), chosen), chosen, tmp_path / "run")
+        run_with(settings(), tmp_path / "run", train=failing({0, 1, 2}))
     assert len(lines(tmp_path / "run")) == 3
     assert not (tmp_path / "run" / "posterior.safetensors").exists()
 
 
 def test_what_is_written_stays_when_a_run_is_cut_off(tmp_path):
-    chosen = settings(rounds=3)
-    calls = []
-
-    def answer(partition, call):
-        calls.append(partition)
-        if len(calls) > 3:
-            raise KeyboardInterrupt
-        return call()
-
-    with pytest.raises(KeyboardInterrupt):
-        run(grid_with(answer, chosen), chosen, tmp_path / "run")
+    cut_off(settings(rounds=3), tmp_path / "run", 3)
     assert [line["round"] for line in lines(tmp_path / "run")] == [0, 1]
     assert not (tmp_path / "run" / "posterior.safetensors").exists()
 

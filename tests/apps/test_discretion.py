@@ -1,6 +1,5 @@
 """What a site tells the server: nothing of its data in an error, and nothing that it withholds."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +8,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_sites import cut
+from runs_of import lines as lines_of
 from strategies_replies import metadata
 
 import client_app
@@ -83,7 +83,7 @@ def heard(nodes, chosen, folder):
             return reply
 
     run(Grid(client_app.app, nodes, chosen.model_dump()), chosen, folder)
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()], seen
+    return lines_of(folder), seen
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,9 @@ import math
 import time
 
 import pytest
-import torch
 from flwr.app import Array
-from flwr.clientapp import ClientApp
-from runs_of import lines
-from safetensors.torch import load_file
+from hostile_site import run_with_a_hostile_site
+from runs_of import lines, posterior, same
 
 import client_app
 from fedbary.errors import RunError, SettingError
@@ -26,11 +24,6 @@ QUICK = {
 
 def settings(**changes):
     return resolve({**QUICK, **changes})
-
-
-def same_model(one, other):
-    a, b = (load_file(folder / "posterior.safetensors") for folder in (one, other))
-    return all(torch.equal(a[name], b[name]) for name in a)
 
 
 class FaultyGrid(InlineGrid):
@@ -113,7 +106,7 @@ def test_late_and_duplicate_replies_do_not_count(tmp_path):
     chosen = settings(rounds=2, evaluate_clients=0)
     run(EchoingGrid(chosen), chosen, tmp_path / "echoing")
     run_inline(chosen, tmp_path / "plain")
-    assert same_model(tmp_path / "echoing", tmp_path / "plain")
+    assert same(posterior(tmp_path / "echoing"), posterior(tmp_path / "plain"))
     one, two = lines(tmp_path / "echoing")[1:]
     assert one["admitted"] == two["admitted"] == 3
     assert sum("it has replied already" in reason for reason in one["refused"]) == 3
@@ -136,34 +129,22 @@ def test_a_client_that_trains_but_does_not_evaluate_is_waited_for_once(tmp_path)
     assert lines(tmp_path / "run")[2]["unanswered"] == ["partition 2"]
 
 
-@pytest.mark.parametrize("spoil", ["evaluate", "train", "byte order"])
-def test_one_client_with_absurd_metrics_or_bytes_ends_nothing(spoil, tmp_path):
-    chosen = settings(rounds=1)
-    app = ClientApp()
-    app.query()(client_app.query)
+@pytest.mark.parametrize("kind", ["evaluate", "train", "byte order"])
+def test_one_client_with_absurd_metrics_or_bytes_ends_nothing(kind, tmp_path):
+    def spoil(action, reply):
+        if action == kind:
+            name = "local-accuracy" if kind == "train" else "accuracy"
+            reply.content["metrics"][name] = math.nan
+        if kind == "byte order" and action == "train":
+            arrays = reply.content["arrays"]
+            for key, array in arrays.items():
+                swapped = array.numpy()
+                arrays[key] = Array(swapped.astype(swapped.dtype.newbyteorder(">")))
 
-    def spoilt(answer, kind):
-        def answered(message, context):
-            reply = answer(message, context)
-            if context.node_config["partition-id"] == 1:
-                metrics = reply.content["metrics"]
-                if spoil == kind:
-                    metrics["local-accuracy" if kind == "train" else "accuracy"] = math.nan
-                if spoil == "byte order" and kind == "train":
-                    arrays = reply.content["arrays"]
-                    for key, array in arrays.items():
-                        swapped = array.numpy()
-                        arrays[key] = Array(swapped.astype(swapped.dtype.newbyteorder(">")))
-            return reply
-
-        return answered
-
-    app.train()(spoilt(client_app.train, "train"))
-    app.evaluate()(spoilt(client_app.evaluate, "evaluate"))
-    run(InlineGrid(app, 3, chosen.model_dump()), chosen, tmp_path / "run")
+    run_with_a_hostile_site(settings(rounds=1), tmp_path / "run", spoil, 1)
     line = lines(tmp_path / "run")[1]
     assert line["accuracy"] > 0 and line["admitted"] == 3
-    assert len(line["held_out"]["clients"]) == (2 if spoil == "evaluate" else 3)
+    assert len(line["held_out"]["clients"]) == (2 if kind == "evaluate" else 3)
 
 
 def test_clients_whose_training_diverged_say_so(tmp_path, caplog):

@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 import yaml
-from flwr.clientapp import ClientApp
+from hostile_site import cut_off, run_with_a_hostile_site
 from runs_of import lines, same, tensors
 
-import client_app
 from fedbary import Posterior
 from fedbary.data.deal import evaluation_data, training_data
 from fedbary.errors import SettingError
@@ -18,8 +16,7 @@ from fedbary.scores.regression import score
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from findings.regression.central import bayesian_linear
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
+from server_app.engine.inline import run_inline
 
 SMALL = {"engine": "inline", "pictures": False, "clients": 3, "rounds": 2}
 QUICK = {**SMALL, "task": "regression", "local_epochs": 2}
@@ -64,21 +61,7 @@ def test_the_posterior_is_the_gaussian_over_the_networks_beside_it(finished):
     assert Posterior.from_state_dict(tensors(finished)).log_var.keys() == networks.keys()
 
 
-def test_clients_standardise_by_sums_alone_as_if_they_had_shared_their_rows(finished):
-    task = task_of(settings())
-    x, y = training_data(task.held, task.deal)
-    columns = torch.cat([x, y[:, None]], 1)
-    standardiser = tensors(finished, "standardiser")
-    torch.testing.assert_close(standardiser["mean"], columns.mean(0))
-    torch.testing.assert_close(standardiser["std"], columns.std(0, correction=0))
-
-
-def test_one_seed_one_result_and_splits_differ(finished, tmp_path):
-    run_inline(settings(), tmp_path / "again")
-    assert same(tensors(finished), tensors(tmp_path / "again"))
-    assert [line["nll"] for line in lines(finished)] == [
-        line["nll"] for line in lines(tmp_path / "again")
-    ]
+def test_splits_differ(finished, tmp_path):
     run_inline(settings(split=1, noise="none"), tmp_path / "other")
     assert not same(tensors(finished), tensors(tmp_path / "other"))
     assert "without_noise" not in lines(tmp_path / "other")[2]
@@ -86,19 +69,7 @@ def test_one_seed_one_result_and_splits_differ(finished, tmp_path):
 
 @pytest.mark.parametrize("messages", [0, 2, 3, 5])
 def test_resumed_it_ends_as_without_the_interruption(messages, finished, tmp_path):
-    chosen, left = settings(), iter(range(messages))
-
-    def train(message, context):
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return client_app.train(message, context)
-
-    app = ClientApp()
-    app.query()(client_app.query)
-    app.query("ask")(client_app.ask)
-    app.train()(train)
-    with pytest.raises(KeyboardInterrupt):
-        run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, tmp_path / "run")
+    cut_off(settings(), tmp_path / "run", messages)
     run_inline(settings(resume="last"), tmp_path / "run")
     for name in ("posterior", "networks", "standardiser"):
         assert same(tensors(tmp_path / "run", name), tensors(finished, name))
@@ -136,42 +107,18 @@ def test_barycentres_of_local_posteriors_regress_too(rule, tmp_path):
     assert len(Posterior.from_state_dict(tensors(tmp_path / "run")).log_var) == layers
 
 
-def test_sites_may_hold_files_of_their_own(tmp_path):
-    rng = np.random.default_rng(0)
-    nodes = []
-    for name in ("north", "south"):
-        rows = rng.normal(size=(30, 3))
-        text = "\n".join(",".join(map(str, row)) for row in rows)
-        (tmp_path / f"{name}.csv").write_text(f"a,b,y\n{text}\n")
-        nodes.append({"data-path": str(tmp_path / f"{name}.csv"), "name": name})
-    chosen = settings(dataset=str(tmp_path / "north.csv"), clients=2)
-    run(InlineGrid(client_app.app, nodes, chosen.model_dump()), chosen, tmp_path / "run")
-    assert [client["site"] for client in lines(tmp_path / "run")[1]["clients"]] == [
-        "north",
-        "south",
-    ]
-
-
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("name", "value"),
     [
-        ({"model": "cnn"}, "model: 'cnn'"),
-        ({"noise": "learned"}, "none, cross or a number"),
-        ({"noise": 0.0}, "a number above 0"),
-        ({"method": "barycentre"}, "regression-vi"),
-        ({"predictive": "closed"}, "for a network"),
-        ({"bayesian_layers": 1}, "0 for method=FedAG"),
-        ({"partition": "dirichlet"}, "iid, quantity or"),
-        ({"device": "cuda"}, "CPU"),
-        ({"dataset": "nope"}, "diabetes, or the path"),
-        ({"clients": 399}, "at most the 398"),
-        ({"predictive": "dropout"}, "montecarlo, members, closed"),
+        ("model", "cnn"), ("noise", "learned"), ("noise", 0.0), ("method", "barycentre"),
+        ("predictive", "closed"), ("bayesian_layers", 1), ("partition", "dirichlet"),
+        ("device", "cuda"), ("dataset", "nope"), ("clients", 399), ("predictive", "dropout"),
     ],
-)
-def test_what_does_not_fit_is_one_line(changes, said, tmp_path):
-    with pytest.raises(SettingError, match=said) as caught:
-        prepare(settings(**changes), tmp_path / "run")
-    assert "\n" not in str(caught.value)
+)  # fmt: skip
+def test_what_does_not_fit_is_one_line(name, value, tmp_path):
+    with pytest.raises(SettingError) as caught:
+        prepare(settings(**{name: value}), tmp_path / "run")
+    assert caught.value.setting == name and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -193,29 +140,17 @@ def test_what_may_resume_but_has_no_checkpoint_begins(finished, tmp_path):
     assert same(tensors(tmp_path / "run"), tensors(finished))
 
 
-@pytest.mark.parametrize("spoilt", [{"count": 0}, {"count": None}])
-def test_answers_that_are_no_sums_are_left_out(spoilt, tmp_path):
+@pytest.mark.parametrize("count", [0, None])
+def test_answers_that_are_no_sums_are_left_out(count, tmp_path):
     """A client that lies about its columns or its noise counts in neither and ends nothing."""
-    app = ClientApp()
-    app.query()(client_app.query)
-    app.train()(client_app.train)
 
-    def lying(answer):
-        def answered(message, context):
-            reply = answer(message, context)
-            if context.node_config["partition-id"] == 0:
-                metrics = reply.content["metrics"]
-                for key, value in spoilt.items():
-                    if value is None:
-                        del metrics[key]
-                    else:
-                        metrics[key] = value
-            return reply
+    def lie(action, reply):
+        if action == "ask":
+            metrics = reply.content["metrics"]
+            metrics["count"] = 0
+            if count is None:
+                del metrics["count"]
 
-        return answered
-
-    app.query("ask")(lying(client_app.ask))
-    chosen = settings(rounds=1)
-    run(InlineGrid(app, 3, chosen.model_dump()), chosen, tmp_path / "run")
+    run_with_a_hostile_site(settings(rounds=1), tmp_path / "run", lie)
     line = lines(tmp_path / "run")[1]
     assert line["noise_var"] > 0 and line["admitted"] == 3

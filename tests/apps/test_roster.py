@@ -1,15 +1,20 @@
-"""Who takes part: nodes that come late, fall silent, come back, or hold data that do not fit."""
+"""Who takes part: nodes that come late, fall silent, come back, or claim what is not so."""
 
 import importlib
 import sys
 
 import pytest
-from flwr.clientapp import ClientApp
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from hostile_site import app_of
+from hypothesis import given
+from hypothesis import strategies as st
 from nodes import Grid, roster_of, settings
 
 import client_app
 from fedbary.errors import RunError, SettingError
 from fedbary.tasks._images import layout_of
+from server_app.roster.claims import Claims
+from server_app.roster.member import member_from
 from server_app.roster.questions import Questions
 from server_app.roster.roster import Roster
 
@@ -80,13 +85,11 @@ def test_waiting_ends_and_with_enough_nodes_the_run_goes_on():
 
 def test_if_no_node_can_take_part_the_reason_is_given_without_waiting_for_the_timeout(monkeypatch):
     monkeypatch.setattr("server_app.roster.waiting.GRACE_SECONDS", 0.2)
-    app = ClientApp()
 
-    @app.query()
     def query(message, context):
         raise SettingError("data_dir", "/none", "a folder that exists")
 
-    _, roster = roster_of(settings(round_timeout=3600), app)
+    _, roster = roster_of(settings(round_timeout=3600), app_of(query=query))
     with pytest.raises(RunError, match="no node can take part: .*data_dir"):
         roster.gather()
 
@@ -118,15 +121,14 @@ def test_sites_without_news_do_not_end_the_wait_for_one_that_has_some(monkeypatc
 
 
 def test_a_node_whose_data_do_not_fit_is_left_out_until_they_do():
-    broken, app = {2}, ClientApp()
+    broken = {2}
 
-    @app.query()
     def query(message, context):
         if context.node_config["partition-id"] in broken:
             raise SettingError("data_dir", "/none", "a folder that exists")
         return client_app.query(message, context)
 
-    grid, roster = roster_of(settings(), app)
+    grid, roster = roster_of(settings(), app_of(query=query))
     roster.gather()
     assert [member.partition for member in roster.members] == [0, 1]
     assert len(roster.participants(1)) == 2
@@ -274,3 +276,64 @@ def test_a_partition_whose_node_is_gone_may_be_held_by_another():
     grid.online = [*everyone[:2], everyone[3]]
     roster.participants(1)
     assert roster.participants(2) == grid.online
+
+
+def test_no_fewer_than_min_replies_are_asked_if_they_are_there():
+    grid, roster = roster_of(settings(clients=4, participation=0.5, min_replies=2))
+    roster.gather()
+    grid.online = grid.online[:3]
+    assert len(roster.participants(1)) == 2
+    grid.online = grid.online[:2]
+    assert len(roster.participants(2)) == 2
+
+
+HONEST = {"partition-id": 0, "num-partitions": 3, "num-examples": 9, "label-counts": [1] * 10}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "name", "reason"),
+    [
+        (None, "a", "does not say in whole numbers"),
+        ({**HONEST, "num-examples": 0.5}, "a", "does not say in whole numbers"),
+        ({**HONEST, "label-counts": [1] * 9}, "a", "9 examples and holds"),
+        ({**HONEST, "num-examples": -1}, "a", "-1 examples and holds"),
+        ({**HONEST, "partition-id": 3}, "a", "partition 3 of 3"),
+        ({**HONEST, "num-examples": 11}, "a", "11 examples and holds"),
+        ({**HONEST, "label-counts": [10**12] * 10}, "a", "9 examples and holds"),
+        (HONEST, "a" * 65, "1 to 64 printable"),
+        (HONEST, "a\nb", "1 to 64 printable"),
+        (HONEST, None, "1 to 64 printable"),
+    ],
+)
+def test_answers_that_are_none_are_refused(metrics, name, reason):
+    content = RecordDict()
+    if metrics is not None:
+        content["metrics"] = MetricRecord(metrics)
+    if name is not None:
+        content["site"] = ConfigRecord({"name": name})
+    with pytest.raises(ValueError, match=reason):
+        member_from(7, content, classes=10)
+
+
+def test_one_node_that_lies_about_the_partitions_stalls_nobody():
+    def query(message, context):
+        reply = client_app.query(message, context)
+        if context.node_config["partition-id"] == 0:
+            reply.content["metrics"]["num-partitions"] = 10**9
+        return reply
+
+    grid, roster = roster_of(settings(round_timeout=3600), app_of(query=query))
+    roster.gather()
+    assert len(roster.members) == 3
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.sets(st.sampled_from("abcde"))), max_size=20))
+def test_a_claim_is_of_whoever_made_it_last_and_of_nobody_once_given_up(answers):
+    claims, owners = Claims({}), {}
+    for node, made in answers:
+        claims.give(made, node)
+        owners = {claim: holder for claim, holder in owners.items() if holder != node}
+        owners |= dict.fromkeys(made, node)
+        assert {c: claims.owner(c, 9, lambda _: True) for c in "abcde"} == {
+            c: owners.get(c) for c in "abcde"
+        }

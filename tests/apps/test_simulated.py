@@ -1,20 +1,22 @@
-"""What a server beside Ray says of it, and how its process ends when the run has failed."""
+"""How a run that fails ends: what it says last, and what a server beside Ray says and does."""
 
 import importlib
-import os
-import posix
 import sys
 import threading
 
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 
 import server_app
 from fedbary.errors import SettingError
 from server_app import experiment
 from server_app.engine.inline import InlineGrid
 from server_app.roster import simulated
+
+MISSPELT = {"settings": "rule=RKBL"}
+CONTEXT = Context(1, 1, {}, RecordDict(), MISSPELT)
 
 
 @pytest.fixture
@@ -53,14 +55,22 @@ def test_a_failed_run_ends_the_process_of_a_simulation_and_no_other(
     monkeypatch.setattr(experiment, "is_simulated", lambda grid: engine)
     monkeypatch.setattr(experiment, "_say", lambda error: None)
     monkeypatch.setattr(experiment, "end_simulation", lambda: ended.append(True))
-    config = {"settings": "rule=RKBL"}
     with pytest.raises(SettingError):
-        grid = InlineGrid(ClientApp(), 1, config)
-        server_app.main(grid, Context(1, 1, {}, RecordDict(), config))
+        server_app.main(InlineGrid(ClientApp(), 1, MISSPELT), CONTEXT)
     assert len(ended) == engine
 
 
-def test_no_test_ends_its_worker():
-    assert os._exit is not posix._exit
-    with pytest.raises(RuntimeError, match="a test was about to end its worker"):
-        os._exit(1)
+def _flower_ends():
+    for before in (True, False):
+        trigger_exit_handlers(run_before_force_exit=before)
+
+
+def test_the_reason_is_said_at_once_and_again_at_flower_s_exit(caplog):
+    _flower_ends()  # what earlier runs of this process had to say
+    with pytest.raises(SettingError):
+        server_app.app(InlineGrid(ClientApp(), 1, MISSPELT), CONTEXT)
+    reason = caplog.messages[-1]
+    assert reason.startswith("fedbary: rule: 'RKBL'; expected")
+    caplog.clear()
+    _flower_ends()
+    assert caplog.messages == [reason]

@@ -2,15 +2,17 @@
 
 import hashlib
 import json
+import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
-from flwr.clientapp import ClientApp
+from hostile_site import app_of
 from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from nodes import KeyedGrid, settings
+from runs_of import lines
 
 import client_app
 from fedbary.errors import SettingError
@@ -181,10 +183,6 @@ QUICK = {
 }
 
 
-class Killed(Exception):
-    pass
-
-
 def federation(chosen, nodes, away=()):
     """A grid of (registered name, key, partition), of which some are away."""
     configs = [{"partition-id": part, "num-partitions": 2} for _, _, part in nodes]
@@ -197,30 +195,30 @@ def federation(chosen, nodes, away=()):
 NORTH, SOUTH = ("north", b"n", 0), ("south", b"s", 1)
 
 
-@pytest.fixture
-def cut(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
     """The folder of a run of two sites whose server was killed in the second round."""
-    chosen, grid = settings(**QUICK), federation(settings(**QUICK), [NORTH, SOUTH])
-    with monkeypatch.context() as patched:
+    folder, chosen = tmp_path_factory.mktemp("keys") / "run", settings(**QUICK)
+    grid = federation(chosen, [NORTH, SOUTH])
 
-        def killed(message, context):
-            if message.content["config"]["server-round"] == 2:
-                raise KeyboardInterrupt
-            return client_app.train(message, context)
+    def killed(message, context):
+        if message.content["config"]["server-round"] == 2:
+            raise KeyboardInterrupt
+        return client_app.train(message, context)
 
-        app = ClientApp()
-        app.query()(client_app.query)
-        app.evaluate()(client_app.evaluate)
-        app.train()(killed)
-        patched.setattr(grid, "_client_app", app)
-        with pytest.raises(KeyboardInterrupt):
-            run(grid, chosen, tmp_path / "run")
-    return tmp_path / "run"
+    grid._client_app = app_of(train=killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(grid, chosen, folder)
+    return folder
+
+
+@pytest.fixture
+def cut(begun, tmp_path):
+    return shutil.copytree(begun, tmp_path / "run")
 
 
 def trained(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [[client["site"] for client in line["clients"]] for line in lines[1:]]
+    return [[client["site"] for client in line["clients"]] for line in lines(folder)[1:]]
 
 
 @pytest.mark.parametrize("name", ["thief", ""])

@@ -1,13 +1,11 @@
 """Federations of sites whose own data are Parquet files, or folders of pictures of mixed sizes."""
 
-import json
-
 import numpy as np
 import own_data
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from runs_of import lines, tensors
 
 import client_app
 from fedbary.data.batches import inputs
@@ -34,14 +32,14 @@ def test_sites_with_parquet_train_with_a_server_whose_table_a_function_returns(t
     given = {"task": "tables", "dataset": "own_data:patients", "target": "outcome", "clients": 3}
     chosen = resolve({**SMALL, **given})
     run(federation(chosen, paths), chosen, tmp_path / "run")
-    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    line = lines(tmp_path / "run")[-1]
     assert [(c["site"], c["num-examples"]) for c in line["clients"]] == [
         ("north", 90),
         ("south", 110),
     ]
     assert "missing: ward" in caplog.text
     pooled = torch.from_numpy(rows["age"].to_numpy(copy=True))
-    found = load_file(tmp_path / "run" / "standardiser.safetensors")
+    found = tensors(tmp_path / "run", "standardiser")
     assert float(found["mean"][0]) == pytest.approx(float(pooled.mean()), rel=1e-12)
 
 
@@ -62,6 +60,6 @@ def test_sites_with_pictures_of_mixed_sizes_normalise_together(tmp_path, caplog)
     assert "'cow'; expected folders named cat, dog" in caplog.text
     layout = ImageLayout((1, 8, 8), ("cat", "dog"))
     pixels = torch.cat([inputs(data_of(str(path), layout, "crop")[0]) for path in paths[:2]])
-    found = load_file(tmp_path / "run" / "normaliser.safetensors")
+    found = tensors(tmp_path / "run", "normaliser")
     assert float(found["mean"]) == pytest.approx(float(pixels.double().mean()), rel=1e-12)
     assert float(found["std"]) == pytest.approx(float(pixels.double().std(correction=0)), rel=1e-12)

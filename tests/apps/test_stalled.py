@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 from flwr.app import ArrayRecord
-from flwr.clientapp import ClientApp
+from hostile_site import app_of
 from runs_of import lines
 
 import client_app
@@ -33,12 +33,6 @@ class Hostile(InlineGrid):
     """In round 2 the last of three sends 9 in every mean; what has such means trains nobody."""
 
     def __init__(self, chosen=CHOSEN, raises=True):
-        app = ClientApp()
-        app.query()(client_app.query)
-        app.query("ask")(client_app.ask)
-        app.evaluate()(client_app.evaluate)
-
-        @app.train()
         def train(message, context):
             sent = message.content["arrays"].to_torch_state_dict()
             if max(float(tensor.abs().max()) for n, tensor in sent.items() if "mean" in n) > 2:
@@ -57,7 +51,7 @@ class Hostile(InlineGrid):
                 reply.content["arrays"] = ArrayRecord(held)
             return reply
 
-        super().__init__(app, chosen.clients, chosen.model_dump())
+        super().__init__(app_of(train=train), chosen.clients, chosen.model_dump())
 
 
 def begun(folder):
@@ -71,6 +65,21 @@ def begun(folder):
 def stalled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stalled") / "run"
     return folder, begun(folder)
+
+
+def begin_and_kill(chosen, folder, round_, monkeypatch):
+    """Make a run whose server is interrupted once it has recorded a round."""
+    record = Recorder.record
+
+    def cut_off(self, server_round, *args):
+        found = record(self, server_round, *args)
+        if server_round == round_:
+            raise KeyboardInterrupt
+        return found
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Recorder, "record", cut_off)
+        run(Hostile(chosen), chosen, folder)
 
 
 def resume(folder, *arguments, monkeypatch, raises=True):
@@ -106,19 +115,9 @@ def test_the_line_is_of_the_run_s_kind(stalled, tmp_path):
 
 @pytest.mark.parametrize("cut", [2, 3, 4])
 def test_a_run_that_is_cut_off_stops_with_the_same_line(stalled, tmp_path, cut, monkeypatch):
-    record = Recorder.record
-
-    def cut_off(self, server_round, *args):
-        found = record(self, server_round, *args)
-        if server_round == cut:
-            raise KeyboardInterrupt
-        return found
-
     folder = tmp_path / "run"
     chosen = CHOSEN.model_copy(update={"output": str(folder)})
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Recorder, "record", cut_off)
-        run(Hostile(), chosen, folder)
+    begin_and_kill(chosen, folder, cut, monkeypatch)
     with pytest.raises(RunError) as caught:
         run(Hostile(), chosen.model_copy(update={"resume": "last"}), folder)
     assert str(caught.value) == stalled[1].replace(str(stalled[0]), str(folder))
@@ -173,17 +172,7 @@ def test_a_change_that_was_cut_off_goes_on(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     begun(folder)
     chosen = resolve({**WORDS, "clipping": True, "output": str(folder), "resume": 1})
-    record = Recorder.record
-
-    def cut_off(self, server_round, *args):
-        found = record(self, server_round, *args)
-        if server_round == 2:
-            raise KeyboardInterrupt
-        return found
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Recorder, "record", cut_off)
-        run(Hostile(chosen), chosen, folder)
+    begin_and_kill(chosen, folder, 2, monkeypatch)
     resume(folder, "--previous", "max_weight_ratio=3", monkeypatch=monkeypatch)
     assert [line["skipped"] for line in lines(folder)] == [False] * 9
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from every_method import night
-from flwr.clientapp import ClientApp
 from runs_of import lines, same, tensors
 from sklearn.linear_model import LogisticRegression
 
@@ -75,29 +74,6 @@ def test_a_federation_is_as_good_as_logistic_regression_on_all_rows(tmp_path):
         found.append([line["nll"] - rival["nll"], line["auroc"] - rival["auroc"]])
     nll, auroc = np.mean(found, axis=0)
     assert nll < 0.02 and auroc > -0.005
-
-
-@pytest.mark.parametrize("messages", [0, 2, 3, 5])
-def test_resumed_it_ends_as_without_the_interruption(messages, finished, tmp_path):
-    chosen, left = settings(), iter(range(messages))
-
-    def train(message, context):
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return client_app.train(message, context)
-
-    app = ClientApp()
-    app.query()(client_app.query)
-    app.query("ask")(client_app.ask)
-    app.evaluate()(client_app.evaluate)
-    app.train()(train)
-    with pytest.raises(KeyboardInterrupt):
-        run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, tmp_path / "run")
-    run_inline(settings(resume="last"), tmp_path / "run")
-    for name in ("posterior", "standardiser"):
-        assert same(tensors(tmp_path / "run", name), tensors(finished, name))
-    scores = [[line["nll"], line["auroc"]] for line in lines(tmp_path / "run")]
-    assert scores == [[line["nll"], line["auroc"]] for line in lines(finished)]
 
 
 @pytest.mark.slow

@@ -4,7 +4,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linear_gaussian import NOISE_VAR, clients, double, independent, one_round, posterior_of_all
+from linear_gaussian import (
+    NOISE_VAR,
+    assert_is,
+    clients,
+    double,
+    independent,
+    one_round,
+    posterior_of_all,
+)
+from linear_gaussian import rounds as linear_rounds
 from linear_gaussian import start as start_of
 from sums_of import CLASSES, WIDTH, examples, head, network, replies, state
 from test_methods_expanded import PRIOR_STD, half_squares, rounds
@@ -86,16 +95,13 @@ def test_sites_of_runs_in_any_order_make_the_posterior_of_all_data(order):
         if number:
             model, held = goes_on(method, model, held)
         model, held = one_round(method, model, held, data, [client])
-    mean, var = posterior_of_all(data)
-    torch.testing.assert_close(model["weight_mean"], mean)
-    torch.testing.assert_close(model["weight_log_var"].exp(), var)
+    assert_is(model, *posterior_of_all(data), 1e-7)
 
 
 def test_correlated_features_lose_what_a_factorising_posterior_does_not_hold():
     """Then two runs are another posterior than one of all data, and say the same variance."""
     data, method = clients(0, 2), PVI()
-    model, held = start_of(method, data)
-    model, held = one_round(method, model, held, data, [0])
+    model, held = linear_rounds(method, data, [[0]])
     model, held = goes_on(method, model, held)
     model, _ = one_round(method, model, held, data, [1])
     (x, y), (later, targets) = data

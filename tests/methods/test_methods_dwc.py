@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_gaussian import (
     Linear,
+    assert_is,
     clients,
     exact_fit,
     independent,
     one_round,
     posterior_of_all,
+    rounds,
     start,
 )
 
@@ -43,11 +45,8 @@ def consolidated(sent, model=None, state=None, **parameters):
 def test_one_round_is_the_posterior_of_all_data(seed, count, prior_std, kl_weight):
     """Of any number of clients of any sizes, features orthogonal at each."""
     data, method = independent(clients(seed, count)), DWC(prior_std=prior_std)
-    model, state = start(method, data)
-    model, state = one_round(method, model, state, data, range(count), kl_weight=kl_weight)
-    mean, var = posterior_of_all(data, prior_std, kl_weight)
-    torch.testing.assert_close(model["weight_mean"], mean, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=1e-9, atol=0)
+    model, state = rounds(method, data, [range(count)], kl_weight=kl_weight)
+    assert_is(model, *posterior_of_all(data, prior_std, kl_weight), 1e-9)
     assert [float(n) for n in state.values()] == [sum(len(y) for _, y in data)]
 
 
@@ -108,17 +107,14 @@ def test_a_client_begins_with_its_part_of_what_the_data_said(part, log_var):
 def test_under_the_last_posterior_new_data_of_each_round_add_up():
     """Two rounds with two halves of the data are one with all of it."""
     data, method = independent(clients(0, 4)), DWC(prior="global", prior_std=0.5)
-    model, state = start(method, data)
-    model, state = one_round(method, model, state, data[:2], range(2))
+    model, state = rounds(method, data[:2], [range(2)])
     fitted = []
     for x, y in data[2:]:
         network = Linear(x.shape[1])
         exact_fit(Local(network, x, y, prior=Factor.of(Posterior.from_state_dict(model))))
         fitted.append({name: t.detach() for name, t in network.state_dict().items()})
     model = consolidated(fitted, model, state, prior="global", prior_std=0.5)
-    mean, var = posterior_of_all(data, 0.5)
-    torch.testing.assert_close(model["weight_mean"], mean, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(model["weight_log_var"].exp(), var, rtol=1e-9, atol=0)
+    assert_is(model, *posterior_of_all(data, 0.5), 1e-9)
 
 
 @pytest.mark.parametrize("clients", [1, 2, 50])

@@ -1,4 +1,4 @@
-"""Langevin steps have the temperature that they say; a student learns what its teacher says."""
+"""Langevin steps, FALD's too, have the temperature that they say; a student learns its teacher."""
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from fedbary.methods import Local, Reply, Server, _room
 from fedbary.methods._chain import Chain
 from fedbary.methods._langevin import Sampler
 from fedbary.methods._room import require_room
+from fedbary.methods.fald import FALD
 from fedbary.methods.fedppd import FedPPD
 from fedbary.methods.sghmc import SGHMC
 
@@ -186,3 +187,81 @@ def test_the_student_is_asked_what_the_teacher_is_asked(monkeypatch):
     ).reply
     slopes = [reply[name][0] - reply[name][1] for name in ("weight", "teacher/weight")]
     torch.testing.assert_close(*slopes, rtol=0.1, atol=0.05)
+
+
+SIZES, DECAY = (8, 16, 40), 0.3
+
+
+def fitted(method, model, y, seed, lr=0.025, batch_size=64, part=1.0):
+    training = Training(99, batch_size, lr=lr, momentum=0.9, weight_decay=DECAY)
+    local = Local(Means(), torch.zeros(len(y), 1), y, energy, local_method("variational"),
+                  training, 1.0, 1, seed, part=part)  # fmt: skip
+    return method.fit(local, model, {})
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("temperature", [1.0, 0.25])
+@pytest.mark.parametrize("local_steps", [1, 5])
+def test_the_chain_has_the_posterior_s_mean_and_variance(local_steps, temperature):
+    """Trap: noise that is not scaled with the gradients is a temperature of 1/3 here."""
+    generator = torch.Generator().manual_seed(0)
+    parts = [torch.randn(n, WEIGHTS, generator=generator) + k for k, n in enumerate(SIZES)]
+    method = FALD(networks=100, local_steps=local_steps, burn_in=90 // local_steps,
+                  thinning=15 // local_steps, temperature=temperature, rate_factor=2.0)  # fmt: skip
+    model, state = {"weight": torch.zeros(WEIGHTS)}, {}
+    for server_round in range(1, 90 // local_steps + 40 * (15 // local_steps) + 1):
+        seeds = range(10 * server_round, 10 * server_round + 3)
+        sent = [fitted(method, model, y, seed) for y, seed in zip(parts, seeds, strict=True)]
+        replies = [Reply(str(k), float(SIZES[k]), each.reply) for k, each in enumerate(sent)]
+        model, state = method.aggregate(Server(model, state, server_round), replies)
+    chain = method.predictive(model, state).members["weight"]
+    assert len(chain) == 40
+    precision = sum(SIZES) * (CURVATURE + DECAY)
+    mean = CURVATURE * torch.cat(parts).mean(0) / (CURVATURE + DECAY)
+    scaled = (chain - mean) * (precision / temperature).sqrt()
+    assert scaled.mean().abs() < 0.08
+    assert scaled.square().mean() == pytest.approx(1.0, rel=0.12)
+
+
+@pytest.mark.parametrize(("asked", "part"), [(2, 0.5), (1, 0.25)])
+def test_a_part_of_the_clients_samples_at_the_same_temperature(asked, part):
+    """Trap: noise by the round's examples is n/n_round times too warm, 1.97 for two of four."""
+    y = torch.randn(16, WEIGHTS, generator=torch.Generator().manual_seed(0))
+    method = FALD(networks=100, local_steps=5, burn_in=18, thinning=3, rate_factor=2.0)
+    model, state = {"weight": torch.zeros(WEIGHTS)}, {}
+    for server_round in range(1, 18 + 40 * 3 + 1):
+        here = [(server_round * asked + k) % 4 for k in range(asked)]
+        replies = [
+            Reply(str(k), 16.0, fitted(method, model, y, 10 * server_round + k, part=part).reply)
+            for k in here
+        ]
+        model, state = method.aggregate(Server(model, state, server_round), replies)
+    mean, precision = CURVATURE * y.mean(0) / (CURVATURE + DECAY), 64 * (CURVATURE + DECAY)
+    scaled = (method.predictive(model, state).members["weight"] - mean) * precision.sqrt()
+    assert scaled.square().mean() == pytest.approx(1.0, rel=0.12)
+
+
+def test_every_client_takes_as_many_steps_whatever_its_size():
+    model = {"weight": torch.zeros(WEIGHTS)}
+    method = FALD(local_steps=7, temperature=0.0, rate_factor=2.0)
+    y = torch.ones(1, WEIGHTS)
+    few, many = (fitted(method, model, y.repeat(n, 1), 0, batch_size=4) for n in (3, 50))
+    torch.testing.assert_close(few.reply["weight"], many.reply["weight"])
+    step = 0.05 * (CURVATURE + DECAY)
+    torch.testing.assert_close(
+        few.reply["weight"], CURVATURE / (CURVATURE + DECAY) * (1 - (1 - step) ** 7)
+    )
+    at_start = float(0.5 * CURVATURE.sum())
+    assert few.metrics["train_nll"] < at_start and many.metrics["train_nll"] < at_start
+    one = fitted(FALD(local_steps=1, temperature=0.0), model, y.repeat(50, 1), 0, batch_size=4)
+    assert one.metrics["train_nll"] == pytest.approx(at_start)
+
+
+def test_the_last_networks_whose_turn_it_was_are_kept():
+    method, state = FALD(networks=2, burn_in=1, thinning=2), {}
+    for server_round in range(1, 9):
+        reply = Reply("a", 1.0, {"w": torch.full((3,), float(server_round))})
+        model, state = method.aggregate(Server({"w": torch.zeros(3)}, state, server_round), [reply])
+        if server_round < 3:
+            assert method.predictive(model, state).members == {}
+    assert method.predictive(model, state).members["w"][:, 0].tolist() == [5.0, 7.0]

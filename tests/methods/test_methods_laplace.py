@@ -15,7 +15,7 @@ from fedbary.methods import Local, Reply, Server, method_named
 from fedbary.methods.fola import FOLA
 from fedbary.methods.laplace import FISHER, Laplace
 from fedbary.methods.shared.averages import weighted_mean
-from fedbary.methods.shared.descent import fisher, gauss_newton
+from fedbary.methods.shared.descent import Descent, fisher, gauss_newton
 from fedbary.methods.swag import SWAG
 
 
@@ -264,8 +264,6 @@ def test_swag_sends_the_moments_of_the_iterates_and_the_rule_aggregates():
     x, y = images()
     job = local(network, x, y, nn.functional.cross_entropy, epochs=3)
     received, iterates = job.state(), []
-    from fedbary.methods.shared.descent import Descent
-
     path = Descent(job)
     for epoch in path:
         if epoch >= 1:
@@ -282,10 +280,7 @@ def test_swag_sends_the_moments_of_the_iterates_and_the_rule_aggregates():
         method = SWAG(rule=rule)
         found = method.predictive(*method.aggregate(Server(received, {}), replies)).posterior
         posteriors = [
-            Posterior(
-                {n: r.tensors[n] for n in iterates[0]},
-                {n: r.tensors[f"log_var/{n}"] for n in iterates[0]},
-            )
+            Posterior(*({n: r.tensors[part + n] for n in iterates[0]} for part in ("", "log_var/")))
             for r in replies
         ]
         expected = aggregate(rule, posteriors, [1.0, 3.0])

@@ -14,9 +14,8 @@ from linear_gaussian import (
     clients,
     exact_fit,
     independent,
-    one_round,
     posterior_of_all,
-    start,
+    rounds,
 )
 from scipy import optimize, stats
 from torch.nn.functional import softplus
@@ -76,9 +75,7 @@ def test_clients_of_unlike_sizes_that_leave_and_return_end_at_the_posterior_of_a
         for k, (x, y) in enumerate(clients(4, 4, 3, correlation=0.6))
     ]
     away = [[k for k in range(4) if k != number % 3] for number in range(60)]
-    model, state = start(method, data)
-    for turn in [range(4)] * 5 + [range(3)] * 10 + away:
-        model, state = one_round(method, model, state, data, turn, kl_weight=0.3)
+    model, _ = rounds(method, data, [range(4)] * 5 + [range(3)] * 10 + away, kl_weight=0.3)
     assert_is(model, *posterior_of_all(data, 2.0, 0.3), 2e-3)
 
 
@@ -125,11 +122,7 @@ def test_logistic_regression_ends_at_the_variational_posterior_of_all_data():
         x[:, 1] += x[:, 0]
         chance = torch.sigmoid(x @ torch.tensor([1.0, -2.0]).double() + 0.5 * k)
         data.append((x, torch.bernoulli(chance, generator=generator)))
-    method = PVI()
-    model, state = start(method, data)
-    for number in range(24):
-        turn = [number % 3]
-        model, state = one_round(method, model, state, data, turn, inference=variational_fit)
+    model, _ = rounds(PVI(), data, 8 * [[0], [1], [2]], inference=variational_fit)
     whole = Linear(2)
     x, y = (torch.cat(part) for part in zip(*data, strict=True))
     prior = Factor.normal(1.0, {"weight": torch.zeros(2).double()})

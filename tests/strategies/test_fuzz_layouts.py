@@ -5,13 +5,12 @@ FEDBARY_FUZZ_SEED repeats a failure; FEDBARY_EVERY_METHOD=1 tries every method, 
 
 import json
 import logging
-import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from every_method import OF_CLASSES
+from every_method import NIGHT, OF_CLASSES, of_tables
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hostile_replies import EXTREMES, NUMBERS, TEXTS
 from strategies_replies import NO_GRID, metadata
@@ -21,7 +20,6 @@ from fedbary.methods import METHODS, arguments_of
 from fedbary.methods._sums import SumsMethod, head_names
 from fedbary.parts.parameters import declared
 from fedbary.runs.run_folder import RunFolder
-from fedbary.settings.config import resolve
 from server_app.means import means_of
 from server_app.recorder import Recorder
 from server_app.run_strategy import bench_of
@@ -33,8 +31,7 @@ KINDS = {
     for name, m in METHODS.items()
     if name in OF_CLASSES
 }
-TRIED = sorted(OF_CLASSES if os.environ.get("FEDBARY_EVERY_METHOD") else KINDS.values())
-FEW = {"particles": 2, "server_steps": 3, "server_epochs": 2, "distil_epochs": 1}
+TRIED = sorted(OF_CLASSES if NIGHT else KINDS.values())
 HONEST, HOSTILE, ROUNDS = 3, 2, 3
 FACTS = {"mean": torch.zeros(30), "std": torch.full((30,), 100.0), "class_rows": torch.ones(2)}
 """What the sites have told of breast cancer's columns, roughly."""
@@ -43,11 +40,8 @@ pytestmark = pytest.mark.slow
 
 
 def settings_of(name):
-    few = {key: FEW[key] for key in FEW.keys() & declared(METHODS[name]).keys()}
-    bench = {"server_fraction": 0.1} if METHODS[name].needs_bench else {}
-    layers = 0 if METHODS[name].deterministic else 1
-    plain = {"task": "tables", "engine": "inline", "pictures": False, "samples": 2, "device": "cpu"}
-    return resolve({**plain, "method": name, "bayesian_layers": layers, **few, **bench})
+    least = {"server_steps": 3, "server_epochs": 2, "distil_epochs": 1}
+    return of_tables(name, **{k: least[k] for k in least.keys() & declared(METHODS[name]).keys()})
 
 
 @pytest.fixture

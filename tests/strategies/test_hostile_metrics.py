@@ -4,13 +4,11 @@ import itertools
 import math
 
 import pytest
-import torch
 from every_method import NIGHT
 from hostile_site import run_with_a_hostile_site
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from runs_of import lines
-from safetensors.torch import load_file
+from runs_of import lines, posterior, same, tensors
 
 from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
@@ -20,13 +18,9 @@ CLASSIFICATION = {
     "pictures": False, "bayesian_layers": 1, "batch_size": 512,
 }  # fmt: skip
 REGRESSION = {
-    "task": "regression",
-    "engine": "inline",
-    "pictures": False,
-    "clients": 2,
-    "rounds": 2,
+    "task": "regression", "engine": "inline", "pictures": False, "clients": 2, "rounds": 2,
     "local_epochs": 1,
-}
+}  # fmt: skip
 TABLES = {**REGRESSION, "task": "tables", "partition": "iid", "samples": 2}
 VARIATIONAL = {**REGRESSION, "protocol": "regression-vi"}
 
@@ -111,8 +105,7 @@ def test_a_site_that_claims_more_examples_than_it_said_counts_as_it_said(weight,
         assert all("num-examples" in reason for reason in lied["refused"])
         assert lied["admitted"] == 1
         return
-    one, other = (load_file(tmp_path / run / "posterior.safetensors") for run in ("lied", "honest"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same(posterior(tmp_path / "lied"), posterior(tmp_path / "honest"))
     for key in ("held_out", "local_models"):
         assert lied[key]["weighted_accuracy"] == honest[key]["weighted_accuracy"]
 
@@ -133,6 +126,19 @@ def test_a_site_that_lied_from_the_start_is_held_by_the_ratio(tmp_path):
     assert first["num-examples"] <= max(client["num-examples"] for client in others)
 
 
+def assert_as_silent(chosen, folder, spoil, asked):
+    """Hold that the sums of a site which spoils them count as if it had left some out."""
+
+    def silent(action, reply):
+        if action == "ask":
+            reply.content["metrics"].pop(asked, None)
+
+    for name, way in (("spoilt", spoil), ("silent", silent)):
+        run_with_a_hostile_site(chosen, folder / name, way)
+    one, other = (tensors(folder / name, "standardiser") for name in ("spoilt", "silent"))
+    assert same(one, other)
+
+
 @pytest.mark.in_turn
 @pytest.mark.parametrize("spoilt", ["total", "squares", "spread", "count"])
 @pytest.mark.parametrize("value", [1.7e308, -1.7e308, math.inf, 10**400])
@@ -145,17 +151,7 @@ def test_sums_that_no_rows_have_are_left_out(spoilt, value, tmp_path):
             held = metrics[spoilt]
             metrics[spoilt] = [value] * len(held) if isinstance(held, list) else value
 
-    def silent(action, reply):
-        if action == "ask" and spoilt in reply.content["metrics"]:
-            del reply.content["metrics"][spoilt]
-
-    chosen = resolve({**REGRESSION, "rounds": 1})
-    run_with_a_hostile_site(chosen, tmp_path / "spoilt", with_value)
-    run_with_a_hostile_site(chosen, tmp_path / "silent", silent)
-    one, other = (
-        load_file(tmp_path / run / "standardiser.safetensors") for run in ("spoilt", "silent")
-    )
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_as_silent(resolve({**REGRESSION, "rounds": 1}), tmp_path, with_value, spoilt)
     noise = [lines(tmp_path / run)[-1]["noise_var"] for run in ("spoilt", "silent")]
     assert noise[0] == noise[1]
 
@@ -171,14 +167,5 @@ def test_a_site_does_not_choose_the_rows_of_classes(total, squares, scheme, tmp_
             metrics["total"] = [*metrics["total"][:-2], total, total]
             metrics["squares"] = [*metrics["squares"][:-2], squares, squares]
 
-    def silent(action, reply):
-        if action == "ask":
-            del reply.content["metrics"]["total"]
-
     chosen = resolve({**TABLES, "rounds": 1, "class_weights": scheme})
-    run_with_a_hostile_site(chosen, tmp_path / "spoilt", invented)
-    run_with_a_hostile_site(chosen, tmp_path / "silent", silent)
-    one, other = (
-        load_file(tmp_path / run / "standardiser.safetensors") for run in ("spoilt", "silent")
-    )
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_as_silent(chosen, tmp_path, invented, "total")

@@ -18,43 +18,37 @@ QUICK = {
 }  # fmt: skip
 
 
-def metrics(action, reply):
-    return reply.content["metrics"] if action in ("train", "evaluate") else {}
+SCORED = ("train", "evaluate")
+METRICS = {
+    "a weight as a list": (SCORED, {"num-examples": [1] * 10**6}),
+    "partitions as a list": (SCORED, {"partition-id": [1] * 10**6}),
+    "a long key": (SCORED, {"x" * 5 * 10**6: 1}),
+    "many keys": (SCORED, {f"metric {k}": k for k in range(10**5)}),
+    "a forged key": (SCORED, {FORGED: 1}),
+    "label counts": (("query",), {"label-counts": [1] * 10**6}),
+}
 
 
-def weight_as_a_list(action, reply):
-    metrics(action, reply)["num-examples"] = [1] * 10**6
+def metrics(way):
+    actions, own = METRICS[way]
 
+    def spoil(action, reply):
+        if action in actions:
+            for key, value in own.items():
+                reply.content["metrics"][key] = value
 
-def partitions_as_a_list(action, reply):
-    metrics(action, reply)["partition-id"] = [1] * 10**6
-
-
-def long_key(action, reply):
-    metrics(action, reply)["x" * 5 * 10**6] = 1
-
-
-def many_keys(action, reply):
-    held = metrics(action, reply)
-    for k in range(10**5):
-        held[f"metric {k}"] = k
-
-
-def forged_key(action, reply):
-    metrics(action, reply)[FORGED] = 1
+    return spoil
 
 
 def forged_array(action, reply):
     if action == "train":
-        arrays = reply.content["arrays"]
-        arrays[FORGED * 10**5] = Array(np.zeros(1))
+        reply.content["arrays"][FORGED * 10**5] = Array(np.zeros(1))
 
 
 def forged_serialisation(action, reply):
     if action == "train":
         arrays = reply.content["arrays"]
-        first = next(iter(arrays))
-        arrays[first] = Array("float32", (1,), FORGED * 10**5, b"")
+        arrays[next(iter(arrays))] = Array("float32", (1,), FORGED * 10**5, b"")
 
 
 def error(action, reply):
@@ -71,18 +65,10 @@ def name(action, reply):
         reply.content["site"] = ConfigRecord({"name": FORGED * 10**5})
 
 
-def label_counts(action, reply):
-    if action == "query":
-        reply.content["metrics"]["label-counts"] = [1] * 10**6
+OTHERS = [forged_array, forged_serialisation, error, error_when_asked, name]
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        weight_as_a_list, partitions_as_a_list, long_key, many_keys, forged_key, forged_array,
-        forged_serialisation, error, error_when_asked, name, label_counts,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("spoil", [*map(metrics, METRICS), *OTHERS])
 def test_whatever_a_site_writes_files_and_log_lines_stay_short_and_none_is_forged(
     spoil, tmp_path, caplog, monkeypatch
 ):

@@ -14,7 +14,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp.strategy import FedAvg
 from small_apps import answering
-from strategies_clients import CLIENTS, masking_mod
+from strategies_clients import CLIENTS, Curious, masking_mod
 from sums_of import WIDTH, examples, network, replies, state
 
 from fedbary.inference import Training
@@ -31,14 +31,6 @@ def grid(*mods):
         return Client(network().double(), X[PARTS[k]].double(), Y[PARTS[k]], Training())
 
     return InlineGrid(answering(client, mods=mods), CLIENTS, {})
-
-
-class Curious(FedAvg):
-    """Flower's own, with an eye on each reply."""
-
-    def aggregate_train(self, server_round, messages):
-        self.seen = [message.content["arrays"].to_torch_state_dict() for message in messages]
-        return super().aggregate_train(server_round, messages)
 
 
 @pytest.mark.parametrize("name", ["LDA", "Ridge"])
@@ -58,7 +50,7 @@ def test_a_server_that_sees_only_masked_sums_finds_the_model_of_all_data(name):
         torch.testing.assert_close(found[key].float(), tensor, rtol=1e-3, atol=1e-3)
     for reply, part in zip(server.seen, PARTS, strict=True):
         with pytest.raises(ValueError, match="no examples|shares|whole"):
-            method.model_of_total(start.state_dict(), len(part), reply)
+            method.model_of_total(start.state_dict(), len(part), reply.to_torch_state_dict())
 
 
 def test_a_total_that_no_examples_have_is_refused():

@@ -1,3 +1,5 @@
+"""A strategy on real Flower messages: whom it asks, what it admits, aggregates and says."""
+
 import inspect
 import itertools
 import logging
@@ -16,11 +18,13 @@ from strategies_replies import NO_GRID, failure, raw, reply, state
 import strategies
 from fedbary.aggregation import RULES, rule_named
 from fedbary.errors import SettingError
+from fedbary.methods.fedag import fit_gaussian, stacked
 from server_app.engine.inline import InlineGrid
 from strategies import (
     CONVENTIONS,
     RKLB,
     Convention,
+    FedAG,
     MultiKrum,
     PosteriorStrategy,
     TrimmedMean,
@@ -297,3 +301,65 @@ def test_a_defence_against_none_says_so(settings, replies, protects, warned):
     said = [line for line in warned if "does not protect" in line]
     few = "0.2 of 4 replies is less than one"
     assert said == ([] if protects else [f"aggregate_train: {named} does not protect: {few}"])
+
+
+def aggregated(strategy, replies):
+    return started(strategy, ArrayRecord(points(0))).aggregate_train(1, replies)[0]
+
+
+NAMES = ("hidden.weight", "output.weight")
+
+
+def points(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(2, 3, generator=generator) for name in NAMES}
+
+
+def test_clients_go_on_from_the_mean_and_the_posterior_is_their_spread():
+    strategy = FedAG()
+    arrays = aggregated(strategy, [reply(k, points(k)) for k in (1, 2, 3)]).to_torch_state_dict()
+    expected = fit_gaussian(stacked([points(k) for k in (1, 2, 3)]))
+    found = strategy.predictive(arrays)
+    for name, tensor in arrays.items():
+        assert torch.equal(tensor, found.posterior.mean[name])
+        torch.testing.assert_close(tensor, expected.mean[name])
+        torch.testing.assert_close(found.posterior.log_var[name], expected.log_var[name])
+    assert sorted(strategy.contributors) == [1, 2, 3]
+    for place, node in enumerate(strategy.contributors):
+        assert torch.equal(found.members[NAMES[0]][place], points(node)[NAMES[0]])
+
+
+def test_clients_count_alike_and_refused_replies_count_for_nothing():
+    bad = points(4) | {NAMES[0]: torch.full((2, 3), math.nan)}
+    replies = [reply(1, points(1), num_examples=1), reply(2, points(2), num_examples=999)]
+    strategy = FedAG()
+    arrays = aggregated(strategy, [*replies, reply(4, bad), failure(5, "no disk")])
+    mean = (points(1)[NAMES[0]] + points(2)[NAMES[0]]) / 2
+    torch.testing.assert_close(arrays.to_torch_state_dict()[NAMES[0]], mean)
+    assert [refusal.node_id for refusal in strategy.refusals] == [4, 5]
+    assert aggregated(FedAG(), [failure(1, "gone")]) is None
+
+
+def test_arrays_that_are_not_floating_are_the_clients_mean_and_no_part_of_the_posterior():
+    def sent(k):
+        steps = torch.tensor([7 + k, -(2**63)] if k else [7, 2**63 - 1])
+        return points(k) | {"steps": steps, "wave": torch.tensor([k + 2j])}
+
+    lying = reply(1, sent(1))
+    lying.content["arrays"]["steps"].dtype = "float64"
+    strategy = started(FedAG(), ArrayRecord(sent(0)))
+    replies = [reply(0, sent(0)), lying, reply(3, sent(3))]
+    arrays, _ = strategy.aggregate_train(1, replies)
+    assert arrays["steps"].dtype == "int64"
+    steps, third = arrays["steps"].numpy().tolist(), 2**64 // 3
+    assert steps[0] == 8 and steps[1] == pytest.approx(-(2**63) + third, rel=1e-12)
+    assert arrays["wave"].numpy() == pytest.approx([4 / 3 + 2j])
+    assert strategy.predictive(arrays.to_torch_state_dict()).posterior.mean.keys() == set(NAMES)
+
+
+def test_it_goes_by_its_name_and_says_what_it_is_not_for():
+    assert strategy_for("FedAG") is FedAG is strategies.FedAG
+    with pytest.raises(SettingError, match="estimator"):
+        FedAG(estimator="mean")
+    with pytest.raises(SettingError, match="another method for a network with Gaussian arrays"):
+        FedAG().configure_train(1, ArrayRecord(state(0)), ConfigRecord(), NO_GRID)

@@ -12,10 +12,7 @@ from strategies_replies import raw, state
 from fedbary.aggregation import RULES, aggregate, rule_named
 from fedbary.aggregation.value_limits import LOG_VAR_LIMIT
 from fedbary.gaussian import Posterior
-from strategies import (
-    CONVENTIONS,
-    aggregate_records,
-)
+from strategies import CONVENTIONS, aggregate_records
 from strategies.conventions import convention_named
 
 FEDBARY = CONVENTIONS["fedbary"]

@@ -86,7 +86,7 @@ def test_a_rule_with_groups_is_the_hierarchy_and_its_clients_score_both_levels()
     assert scores["nll"] != scores["personal-nll"]
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].remembers])
+@pytest.mark.parametrize("name", [name for name in EACH if METHODS[name].remembers])
 def test_what_clients_keep_in_their_node_s_state_is_what_they_keep_in_a_folder(name, tmp_path):
     _, in_state = run(name)
     _, in_folder = run(name, keep_in=tmp_path)
