@@ -19,7 +19,7 @@ from fedbary.study.sweep import SweepFolder
 from fedbary.study.table import read_about, read_table, write_about
 from server_app.engine.inline import run_inline
 
-NEW = Path(__file__).resolve().parents[2] / "findings/variances/kl-weights"
+NEW = Path(__file__).resolve().parents[2] / "findings/hostile/how-many"
 
 
 @pytest.fixture
