@@ -3,8 +3,6 @@
 python -m findings            write them into the pages, and draw the pictures
 """
 
-from __future__ import annotations
-
 from findings._docs import commands, filled, tables_of
 from findings.maker import draw
 

@@ -4,8 +4,6 @@ A page says what makes its tables by a comment, `<!-- tables: MODULE FOLDER -->`
 or `MODULE:PART FOLDER` where a module makes several parts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ lowest.
     python -m findings.choice findings/methods/choice/grid.yaml findings/methods/choice
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

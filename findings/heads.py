@@ -3,8 +3,6 @@
 python -m findings.heads findings/arms/choice/grid.yaml findings/arms/choice DATA_DIR
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

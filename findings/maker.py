@@ -5,8 +5,6 @@ standard deviation, or a heading with a function from a row's value to its cell.
 group of runs, or a difference between two sides, as `pairs` gives it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -246,10 +244,10 @@ def log_ticks(axes: Axes, ticks: Iterable[float], labels: Iterable[str] = ()) ->
     axes.minorticks_off()
 
 
-def legend_below(figure: Figure, columns: int) -> None:
+def legend_below(figure: Figure, columns: int, title: str | None = None) -> None:
     """Give a figure one legend, that of its first panel."""
-    named = figure.axes[0].get_legend_handles_labels()
-    figure.legend(*named, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    look = {"loc": "outside lower center", "frameon": False, "fontsize": 8, "title": title}
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), ncols=columns, **look)
 
 
 def name_rows(axes: Axes, names: Iterable[str]) -> None:

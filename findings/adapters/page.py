@@ -1,7 +1,5 @@
 """Adapters beside frozen features: what docs/results/adapters.md shows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

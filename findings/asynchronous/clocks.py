@@ -6,8 +6,6 @@ Seconds an example go from 1 to 10 ms in equal ratios; the seed deals them to th
 10 ms, the others 1.5 to 7 ms.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rounds that do not wait beside rounds that wait: docs/results/asynchronous.md."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,7 +135,7 @@ def picture(results: Path) -> maker.Figure:
         axes.set(xlabel="virtual seconds", ylabel="accuracy %")
     for axes in panels[len(cells) :]:
         axes.set_axis_off()
-    maker.legend_below(figure, len(COLORS))
+    maker.legend_below(figure, len(COLORS), "the server waits for")
     return figure
 
 

@@ -3,8 +3,6 @@
 Tables and picture of docs/results/best.md; the folders within are of runs that chose the settings.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -83,36 +81,26 @@ def headline(last: pd.DataFrame) -> str:
         epochs = f"{first['rounds']} rounds × {first['local_epochs']} epochs"
         heads = [f"{NAMES[dataset]}, {epochs}", *[""] * len(rows)]
         body += zip(zip(heads, rows, strict=False), zip(*columns, strict=True), strict=True)
-    shown = [(m.label, lambda cells, at=at: cells[at]) for at, m in enumerate(MAIN)]
-    return maker.table(("data set", ""), body, shown)
+    return maker.cells(("data set", ""), [metric.label for metric in MAIN], body)
 
 
 def targets_table(last: pd.DataFrame) -> str:
     """Return the scores at every seed beside the targets, those that meet them in bold."""
-    seeds = sorted(set(last["seed"]))
-
-    def cell(at: tuple[Metric, float, pd.Series], seed: int | None) -> str:
-        metric, target, scores = at
-        score = scores.mean(skipna=False) if seed is None else scores[seed]
-        if math.isnan(score):
-            return "–"
-        met = score <= target if metric.lower_is_better else score >= target
-        shown = f"{score:.{metric.decimals}f}"
-        return f"**{shown}**" if met else shown
-
-    rows = []
+    rows = {}
     for dataset, both in sides(last):
         for metric, target in TARGETS[dataset].items():
-            number = "≤" if metric.lower_is_better else "≥"
-            wanted = f"{metric.label} {number} {target:.{metric.decimals}f}"
+            wanted = f"{metric.label} {'≤' if metric.lower_is_better else '≥'} "
+            wanted += f"{target:.{metric.decimals}f}"
             for rule, side in zip(RULES, both, strict=True):
-                scores = by_seed(side, metric).reindex(seeds)
-                rows.append(((NAMES[dataset], wanted, rule), (metric, target, scores)))
-    columns = {f"seed {seed}": seed for seed in seeds} | {"mean": None}
-    return maker.table(
-        ("", "target", ""), rows,
-        [(name, lambda at, seed=seed: cell(at, seed)) for name, seed in columns.items()],
-    )  # fmt: skip
+                scores = by_seed(side, metric).sort_index()
+                sign = 1 if metric.lower_is_better else -1
+                rows[NAMES[dataset], wanted, rule] = [
+                    f"**{shown}**" if sign * score <= sign * target else shown
+                    for score in (*scores, scores.mean())
+                    for shown in [f"{score:.{metric.decimals}f}"]
+                ]
+    seeds = [f"seed {seed}" for seed in sorted(set(last["seed"]))]
+    return maker.cells(("", "target", ""), [*seeds, "mean"], rows)
 
 
 def chance_table(last: pd.DataFrame) -> str:

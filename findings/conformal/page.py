@@ -1,7 +1,5 @@
 """Sets and intervals made in several ways: what docs/results/conformal.md shows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import ceil
 from pathlib import Path

@@ -8,8 +8,6 @@ out and score. Each method's step has the least held-out NLL on other pictures, 
 own; those runs are lines with `choice` true. Found groups have the step of given ones.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Clients of several kinds: the tables and the picture of docs/results/groups.md, of `cells.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What hostile clients do under each rule, with mixing and without: docs/results/hostile.md."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Methods beside what papers print of them: two tables of docs/results/methods.md."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Heads on a pretrained network's features: what docs/results/pretrained.md shows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -272,9 +270,7 @@ def others_tables(results: Path) -> Iterator[str]:
 
 
 def compared(
-    groups: Mapping[str, pd.DataFrame],
-    heads: Mapping[str, str],
-    several: Sequence[tuple[str, str]],
+    groups: Mapping[str, pd.DataFrame], heads: Mapping[str, str], several: Sequence[tuple[str, str]]
 ) -> Iterator[str]:
     """Yield the scores of each group of runs by kind, and the differences in NLL."""
     shown = [(name, lambda runs, kind=kind: _short(maker.where(runs, kind=kind)))

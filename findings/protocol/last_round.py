@@ -7,8 +7,6 @@ draws. It writes `last-round.csv`, a row a rule.
     python -m findings.protocol.last_round findings/protocol/runs/RUN findings/protocol data_dir=DIR
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Its part `short` is BA-BFL's Table 1 at a fiftieth of its training, on docs/resu
 `hours` what the papers' tables at full length would take.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -7,8 +7,6 @@ The α-barycentre of Gaussians p_k is p ∝ (Σ w_k p_k^α)^{1/α}, the minimise
 other α the Gaussian of its first two moments is the closest in forward KL: FKLB for α = 1.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -25,13 +23,7 @@ from findings.maker import Axes, Figure
 MEANS, VARS = np.array([0.0, 2.0]), np.array([1.0, 0.25])
 RANGE = (-3.5, 4.5)
 X = np.linspace(-12, 14, 3001)
-ALPHAS = {
-    0.0: "α → 0 (RKLB)",
-    0.25: "α = 0.25",
-    0.5: "α = 0.5",
-    1.0: "α = 1 (FKLB)",
-    2.0: "α = 2",
-}
+ALPHAS = {0.0: "α → 0 (RKLB)", 0.25: "α = 0.25", 0.5: "α = 0.5", 1.0: "α = 1 (FKLB)", 2.0: "α = 2"}
 
 
 def toy_barycentres() -> Figure:

@@ -7,8 +7,6 @@ the paper; `cubic-noise.png` has the noise that the clients estimate together.
     python -m findings.regression.cubic
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Mapping

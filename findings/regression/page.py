@@ -3,8 +3,6 @@
 Tables and picture of docs/results/regression.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

@@ -6,8 +6,6 @@ is still there, and prints the table that `findings.rules.page` makes of it.
     python -m findings.rules.draws findings/rules/cifar10 data_dir=DIR
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

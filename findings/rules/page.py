@@ -4,8 +4,6 @@ Tables and picture of docs/results/rules.md, from the runs and from what `findin
 wrote.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -14,8 +14,6 @@ OUT gets the data and `cells.jsonl`, a line a cell as it ends; cells that are th
 again. DIR holds Fashion-MNIST and CIFAR-10, as `data_dir`.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

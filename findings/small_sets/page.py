@@ -1,7 +1,5 @@
 """Thirteen small sets: the tables of docs/results/small-sets.md, of what `cells.py` wrote."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

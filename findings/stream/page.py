@@ -1,7 +1,5 @@
 """Streams of five tasks: the tables and the picture of docs/results/stream.md, of `cells.py`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Breast cancer at five clients: the table of docs/results/tables.md, of what `runs.py` wrote."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

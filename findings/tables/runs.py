@@ -5,8 +5,6 @@ It writes a row per split and method to a .csv file, of which `page.py` makes th
     python findings/tables/runs.py findings/tables/scores.csv
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

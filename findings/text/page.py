@@ -1,7 +1,5 @@
 """Heads on a text network's features: what docs/results/text.md shows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -6,8 +6,6 @@ DATA_DIR holds `features16.npz` (`findings.features`). FOLDER gets the table, a 
 after the other. Blocks that are there are not measured again.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """Distances from the true posterior's predictive: what docs/results/truth.md shows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

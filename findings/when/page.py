@@ -4,8 +4,6 @@ Its parts are of the folders `arms` (noise in training, draws in prediction, var
 `passes` (five forward passes spent in several ways) and `budgets` (equal numbers of settings).
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator
