@@ -6,7 +6,7 @@ python -m findings.sums private      prints the table of docs/howto/privacy.md; 
 
 import sys
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 
 import torch
 from sklearn.datasets import load_digits
@@ -62,14 +62,21 @@ def scores(method: object, replies: Sequence[Reply], test: Data) -> tuple[float,
     return 100 * float(right), float(functional.cross_entropy(logits, y))
 
 
+@cache
+def honest(name: str, norm: float, seed: int) -> tuple[Data, Data, list[Reply]]:
+    """Return the test, the first site's examples, and what ten sites send."""
+    test, sites = dealt(10, seed)
+    method = METHODS[name](max_norm=norm)
+    return test, sites[0], [reply(method, at, *site) for at, site in enumerate(sites)]
+
+
 def attacked(name: str, norm: float, case: str) -> str:
     """Return means over the seeds, or that the sums are refused; a large site has no bound."""
     method, found = METHODS[name](max_norm=norm), []
     for seed in SEEDS:
-        test, sites = dealt(10, seed)
-        replies = [reply(method, at, *site) for at, site in enumerate(sites)][1:]
+        test, (x, y), (_, *replies) = honest(name, norm, seed)
         if does := CASES[case]:
-            (factor, shift), (x, y) = does, sites[0]
+            factor, shift = does
             labels = 0 * y if shift is None else (y + shift) % 10
             its = METHODS[name]() if factor > 1 else method
             replies.insert(0, reply(its, 0, factor * x, labels))

@@ -9,6 +9,7 @@ after the other. Blocks that are there are not measured again.
 import sys
 from collections.abc import Iterator
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor
 
 from fedbary.settings.config import Settings, resolve
+from fedbary.study.grid import read_experiment
 from findings.federations import Federation, rounds_of
-from findings.heads import add, settings_of, tried
+from findings.heads import add, tried
 from findings.truth.posterior import (
     Softmax,
     effective_size,
@@ -117,8 +119,10 @@ def _place(settings: Settings) -> Settings:
 
 def main(grid: Path, folder: Path, data: Path) -> None:
     """Write the table."""
+    over = {"data_dir": str(data), "download": False}
+    runs = iter(read_experiment(grid, over, {}).runs.values())
     for key, values in tried(grid):
-        several = settings_of(values, {}, values.pop("seed"), data)
+        several = [*islice(runs, len(values["seed"]))]
         add(folder / "scores.csv.xz", key, partial(measured, several))
 
 
