@@ -48,7 +48,8 @@ def run_warm(file: Path, log: IO[str]) -> int:
     where = str(app_folder())
     run = _CONTEXT.Process(target=_run, args=[str(file), log.name, where], daemon=True)
     with _STARTING, patch.dict(os.environ, marking()):
-        os.environ["PYTHONPATH"] = os.pathsep.join([where, os.environ.get("PYTHONPATH", "")])
+        paths = filter(None, [where, os.environ.get("PYTHONPATH")])
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         os.environ["PYTHONSAFEPATH"] = "1"  # the folder of the command may hold other apps
         _CONTEXT.set_forkserver_preload(["server_app.engine.warm"])
         run.start()
