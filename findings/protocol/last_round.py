@@ -22,8 +22,7 @@ import client_app
 from fedbary.aggregation import RULES, Rule, aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.runs.location import read_settings
-from fedbary.runs.run_folder import POSTERIOR
+from fedbary.runs.location import POSTERIOR, read_settings
 from fedbary.settings.config import Settings, parse_overrides, validated
 from fedbary.trained.loading import load
 from fedbary.trained.run import Trained
@@ -62,7 +61,7 @@ def last_round(folder: Path, **place: str) -> tuple[list[Posterior], list[float]
     with tempfile.TemporaryDirectory() as scratch:
         again = Path(scratch) / folder.name
         shutil.copytree(folder, again)
-        (again / f"{POSTERIOR}.safetensors").unlink()
+        (again / POSTERIOR).unlink()
         settings = validated({**read_settings(folder), **changes, "output": str(again), **place})
         grid = Kept(settings)
         run(grid, settings, again)

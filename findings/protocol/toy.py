@@ -8,6 +8,7 @@ other α the Gaussian of its first two moments is the closest in forward KL: FKL
 """
 
 import math
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,7 @@ import torch
 from matplotlib import colormaps
 
 from fedbary.aggregation import RULES, aggregate
-from fedbary.figures.looks import REFERENCE, styles
-from fedbary.figures.sheet import GREY, open_frame, sheet
+from fedbary.figures.sheet import COLORS, GREY, open_frame, sheet
 from fedbary.gaussian import Posterior
 from findings.maker import Axes, Figure
 
@@ -34,6 +34,7 @@ def toy_barycentres() -> Figure:
     Gaussians with their moments. α → 0 is RKLB, and the Gaussian of α = 1 is FKLB.
     """
     columns = 4
+    names = [*dict.fromkeys(["FedAvg", *RULES])]
     rows = math.ceil(len(RULES) / columns)
     figure = sheet(10.5, 2.0 * rows + 3.7)
     grid = figure.add_gridspec(rows + 1, columns, height_ratios=[2.0] * rows + [2.9])
@@ -46,8 +47,8 @@ def toy_barycentres() -> Figure:
             axes.fill_between(X, normal(mean, var), label=label, **shade)
         axes.set(xlim=RANGE, ylim=(0, 0.9))
         open_frame(axes)
-    for axes, (rule, look) in zip(panels, styles().items(), strict=True):
-        _draw_aggregate(axes, rule, look["color"])
+    for axes, rule, color in zip(panels, names, cycle(COLORS)):
+        _draw_aggregate(axes, rule, color)
     shades = colormaps["plasma"](np.linspace(0, 0.85, len(ALPHAS)))
     for (alpha, label), shade in zip(ALPHAS.items(), shades, strict=True):
         density = pooled(alpha)
@@ -81,7 +82,7 @@ def pooled(alpha: float) -> np.ndarray:
 
 def _draw_aggregate(axes: Axes, rule: str, color: str) -> None:
     """Draw what a rule makes of the toy's two clients, or of their means if it is FedAvg."""
-    gaussian = rule != REFERENCE
+    gaussian = rule != "FedAvg"
     clients = [
         Posterior({"w": torch.tensor([m])}, {"w": torch.tensor([v]).log()} if gaussian else {})
         for m, v in zip(MEANS, VARS, strict=True)

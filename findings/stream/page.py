@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedbary.figures.looks import COLORS
-from fedbary.figures.sheet import literal
+from fedbary.figures.sheet import COLORS, literal
 from fedbary.report.cells import Metric
 from findings import maker
 from findings.stream.cells import chosen
