@@ -18,6 +18,7 @@ from matplotlib import colormaps
 from fedbary.aggregation import RULES, aggregate
 from fedbary.figures.sheet import COLORS, GREY, open_frame, sheet
 from fedbary.gaussian import Posterior
+from fedbary.report.document import write_small
 from findings.maker import Axes, Figure
 
 MEANS, VARS = np.array([0.0, 2.0]), np.array([1.0, 0.25])
@@ -99,4 +100,4 @@ def _draw_aggregate(axes: Axes, rule: str, color: str) -> None:
 
 
 if __name__ == "__main__":
-    toy_barycentres().savefig(Path(__file__).parent / "short" / "toy.png", dpi=110)
+    write_small(toy_barycentres(), Path(__file__).parent / "short" / "toy.png", 110)

@@ -54,8 +54,9 @@ def test_a_posterior_that_is_not_the_rule_s_is_refused(trained, spoil):
     if spoil == "points":
         clients = [Posterior({"w": torch.zeros(2)}, {}) for _ in clients]
         posterior = clients[0]
+    spoilt = replace(kept, predictive=replace(kept.predictive, posterior=posterior))
     with pytest.raises(SettingError, match="whose posterior is.*its rule's"):
-        last_round.under_every_rule(replace(kept, posterior=posterior), clients, weights)
+        last_round.under_every_rule(spoilt, clients, weights)
 
 
 @pytest.fixture(scope="module")
