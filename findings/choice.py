@@ -6,12 +6,10 @@ lowest.
     python -m findings.choice findings/methods/choice/grid.yaml findings/methods/choice
 """
 
-from __future__ import annotations
-
-import argparse
 import itertools
 import math
 import statistics
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,16 +45,7 @@ def chosen(grid: Path, results: Path) -> Iterator[tuple[Mapping[str, Any], float
         yield {**block, **dict(zip(tried, best, strict=True))}, means[best]
 
 
-def main() -> None:
-    """Print the lines."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("grid", type=Path, help="the grid that was run")
-    parser.add_argument("results", type=Path, help="the folder of its table")
-    words = parser.parse_args()
-    for block, nll in chosen(words.grid, words.results):
-        line = yaml.safe_dump(block, default_flow_style=True, sort_keys=False, width=1000).strip()
-        print(f"  - {line}  # NLL {nll:.4f}")
-
-
 if __name__ == "__main__":
-    main()
+    for best, mean in chosen(*map(Path, sys.argv[1:3])):
+        line = yaml.safe_dump(best, default_flow_style=True, sort_keys=False, width=1000).strip()
+        print(f"  - {line}  # NLL {mean:.4f}")

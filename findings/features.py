@@ -7,8 +7,6 @@ DATA holds CIFAR-10 and Fashion-MNIST, and keeps what passes through EfficientNe
 training images, scaled to variance 1. No label is used for them.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A round is that of a run; `tests/docs/test_findings_truth.py` compares them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,10 +11,9 @@ from torch import Tensor
 
 from fedbary.data import deal
 from fedbary.data.shard import Shard
-from fedbary.gaussian import Posterior
 from fedbary.inference import Local, Training, local_method
 from fedbary.inference._parameters import PosteriorParameters, lr_in
-from fedbary.methods import Fitted, Method, Reply, Server, method_of
+from fedbary.methods import Method, Reply, Server, method_of
 from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction, Predictive
 from fedbary.seeds import derive_seed
@@ -36,8 +33,6 @@ class Federation:
         Above 0: another initial network, and other batches and noise, of the same split.
     model, state : mapping of str to Tensor
         The global model, and the method's state.
-    prior : Posterior, optional
-        Prior of local inference; by default N(0, prior_std²).
     numbers : int
         Numbers that a client has sent in all.
     """
@@ -47,7 +42,6 @@ class Federation:
     task: Task = field(init=False)
     method: Method = field(init=False)
     shards: list[Shard] = field(init=False)
-    prior: Posterior | None = None
     numbers: int = 0
     round: int = 0
 
@@ -56,6 +50,8 @@ class Federation:
         clients = range(self.settings.clients)
         by = self.task.held, self.task.deal, len(clients)
         self.shards = [deal.client_shard(*by, client) for client in clients]
+        self.examples = sum(len(shard.y) for shard in self.shards)
+        self._again = [self.member] if self.member else []
         self.network = self.task.make_model(self.task.signature())
         other = {"seed": self.settings.seed + 1000 * self.member}
         begun = task_of(self.settings.model_copy(update=other)).make_model(self.task.signature())
@@ -63,11 +59,6 @@ class Federation:
         self.state: Mapping[str, Tensor] = self.method.start(self.model)
         self.kept: list[Mapping[str, Tensor]] = [{} for _ in clients]
         self.replies: list[Reply] = []
-
-    @property
-    def examples(self) -> int:
-        """Number of the clients' training examples."""
-        return sum(len(shard.y) for shard in self.shards)
 
     def server(self) -> Server:
         """Return the server in the round that begins."""
@@ -90,28 +81,20 @@ class Federation:
         return Local(
             self.network, shard.x, shard.y, self.task.loss({}),
             local_method(self.settings.inference, self.settings), training,
-            self.prior or by.prior_std,
+            by.prior_std,
             self.round, self.task.seed("train", client, self.round, *self._again),
             share=len(shard.y) * len(self.shards) / self.examples,
         )  # fmt: skip
 
-    @property
-    def _again(self) -> list[int]:
-        return [self.member] if self.member else []
-
-    def fitted(self, client: int, local: Local) -> Fitted:
-        """Return what a client makes of what it is sent."""
-        sent = self.method.send(self.server(), f"partition {client}")
-        return self.method.fit(local, sent, self.kept[client])
-
-    def end(self, fits: Sequence[Fitted]) -> None:
-        """Aggregate."""
-        self.replies = [
-            Reply(f"partition {client}", len(shard.y), fitted.reply)
-            for client, (shard, fitted) in enumerate(zip(self.shards, fits, strict=True))
-        ]
-        self.numbers += sum(tensor.numel() for tensor in fits[0].reply.values())
-        self.kept = [fitted.kept for fitted in fits]
+    def take_round(self) -> None:
+        """Let the clients fit, and aggregate what they send."""
+        self.round, self.replies = self.round + 1, []
+        for client, shard in enumerate(self.shards):
+            sent = self.method.send(self.server(), f"partition {client}")
+            fitted = self.method.fit(self.local(client), sent, self.kept[client])
+            self.kept[client] = fitted.kept
+            self.replies.append(Reply(f"partition {client}", len(shard.y), fitted.reply))
+        self.numbers += sum(tensor.numel() for tensor in self.replies[0].tensors.values())
         self.model, self.state = self.method.aggregate(self.server(), self.replies)
 
     def predicted(
@@ -140,8 +123,7 @@ def rounds_of(federations: Sequence[Federation]) -> Iterator[int]:
     """
     for number in range(1, federations[0].settings.rounds + 1):
         for each in federations:
-            each.round = number
-            each.end([each.fitted(k, each.local(k)) for k in range(len(each.shards))])
+            each.take_round()
         yield number
 
 

@@ -1,9 +1,11 @@
-"""Scores of many federations at once on `features64.npz`, at their clients' temperature."""
+"""Scores of many federations on `features64.npz`, at their clients' temperature.
 
-from __future__ import annotations
+python -m findings.heads findings/arms/choice/grid.yaml findings/arms/choice DATA_DIR
+"""
 
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,11 +60,21 @@ def add(file: Path, key: str, rows: Callable[[], Iterator[dict[str, Any]]]) -> N
     print(key, new.drop(columns="side").mean(numeric_only=True).round(4).to_dict(), flush=True)
 
 
+def add_line(file: Path, place: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]) -> None:
+    """Add a line of JSON to a file, unless one is there that has the values of `place`."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    if any(place.items() <= json.loads(line).items() for line in lines):
+        return
+    with open(file, "a", encoding="utf-8") as held:
+        held.write(json.dumps({**place, **make()}) + "\n")
+
+
 def tried(grid: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the settings of every side of a grid, common ones with it."""
     held = read_yaml(grid)
     for block in held["grid"]:
         seeds = block.pop("seed")
+        seeds = seeds if isinstance(seeds, list) else [seeds]
         lists = [value if isinstance(value, list) else [value] for value in block.values()]
         for values in itertools.product(*lists):
             own = dict(zip(block, values, strict=True))
@@ -72,11 +84,14 @@ def tried(grid: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def main(grid: Path, folder: Path, data: Path) -> None:
     """Score every side of a grid after its last round: `scores.csv.xz` of the folder."""
     for key, values in tried(grid):
-        seeds = values.pop("seed")
-        several = settings_of(values, {}, seeds if isinstance(seeds, list) else [seeds], data)
+        several = settings_of(values, {}, values.pop("seed"), data)
 
         def rows(several: Sequence[Settings] = several) -> Iterator[dict[str, Any]]:
             for each in trained(several):
                 yield {"seed": each.settings.seed, **scores(each, each.predicted)}
 
         add(folder / "scores.csv.xz", key, rows)
+
+
+if __name__ == "__main__":
+    main(*(Path(word).resolve() for word in sys.argv[1:4]))

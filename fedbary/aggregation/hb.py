@@ -14,8 +14,7 @@ disagree. An outvoted posterior counts by its overlap with the others.
 Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server's time grows with the number of these Gaussians, K (K + 1)/2 for K clients. Ten
-clients take 2 µs per weight, 20 times as long as RKLB. α = ⅓ takes 10 µs; the quadrature of
-`findings.alpha`, for any α, takes 1500.
+clients take 2 µs per weight, 20 times as long as RKLB. α = ⅓ takes 10 µs.
 
 Use it for some tens of clients that agree in some weights and not in others. In Python `rooted(3)`
 is the rule of α = ⅓.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedbary.figures.looks import COLORS
 from fedbary.figures.run_pictures import Curve, whole_numbers
-from fedbary.figures.sheet import literal, open_frame, sheet
+from fedbary.figures.sheet import COLORS, literal, open_frame, sheet
 
 if TYPE_CHECKING:
     import pandas as pd

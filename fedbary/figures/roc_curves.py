@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fedbary.figures.looks import COLORS
-from fedbary.figures.sheet import GREY, literal, open_frame, sheet
+from fedbary.figures.sheet import COLORS, GREY, literal, open_frame, sheet
 from fedbary.scores.roc import Roc
 
 if TYPE_CHECKING:

@@ -16,6 +16,22 @@ BLUE, RED, GREEN, ORANGE, SKY, GREY = (
     "#56B4E9",
     "#7F7F7F",
 )
+COLORS = (
+    "#000000",
+    BLUE,
+    RED,
+    GREEN,
+    ORANGE,
+    "#CC79A7",
+    SKY,
+    "#882255",
+    "#332288",
+    "#7A4B22",
+    "#999933",
+    "#A6D854",
+)
+"""Colours that everyone tells apart."""
+
 DPI = 160
 
 

@@ -3,8 +3,6 @@
 Seconds are those of the process on one thread; the memory is what a step adds at its peak.
 """
 
-from __future__ import annotations
-
 import csv
 import resource
 import subprocess

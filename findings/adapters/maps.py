@@ -3,8 +3,6 @@
 The blocks before it have no adapters, so each image of CIFAR-10 passes through them once.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -8,8 +8,6 @@ DATA_DIR holds `features64.npz` (`findings.features`). Rows have a posterior `of
 the last replies to RKLB.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence

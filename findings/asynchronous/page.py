@@ -1,23 +1,15 @@
 """Rounds that do not wait beside rounds that wait: docs/results/asynchronous.md."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, open_frame, sheet
 from fedbary.report.cells import ACCURACY, NLL
-from fedbary.report.markup import markdown_table
 from fedbary.study.table import read_table
-from findings._pairs import of_pair
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from findings import maker
+from findings.maker import BLUE, GREEN, GREY, ORANGE, RED
 
 NEAR = 0.005
 """What an NLL may be above the other and count as reached."""
@@ -32,6 +24,24 @@ CELL = ["clients", "name", "alpha"]
 
 TIME, SCORES = "virtual_seconds", ["accuracy", "nll"]
 
+PROTECTIONS = {
+    (False, False): "{rule}",
+    (True, False): "{rule}, clipping",
+    (True, True): "{rule}, clipping and mixing",
+}
+SERVERS = {
+    "rounds": "in rounds",
+    "slow": "without, hostile ones slow",
+    "fast": "without, hostile ones fast",
+}
+"""What a server is called, by its mode or by its clock."""
+
+
+def window(first: pd.Series) -> int:
+    """Return how many aggregates have as many replies as a round, given a run's first row."""
+    is_mean = first["mode"] == "async" and first["method"] == "barycentre"
+    return round(first["clients"] / first["buffer"]) if is_mean else 1
+
 
 def read(results: Path) -> pd.DataFrame:
     """Return every round, what its server waits for, and scores.
@@ -44,16 +54,16 @@ def read(results: Path) -> pd.DataFrame:
         table[column] = np.nan
     is_async, remembers = table["mode"] == "async", table["remember"].eq(True)
     chosen = [is_async & remembers, is_async, table["wait_for"] < 1, table["deadline"] != "none"]
-    table = table.assign(waits=np.select(chosen, [MEMORY, ASYNC, PART, DEADLINE], ALL))
     of_rule = table["method"] == "barycentre"
-    table["name"] = table["rule"].where(of_rule, table["method"])
+    table = table.assign(
+        waits=np.select(chosen, [MEMORY, ASYNC, PART, DEADLINE], ALL),
+        name=table["rule"].where(of_rule, table["method"]),
+    )
     every = []
-    for _, rounds in table.sort_values([*CELL, "run", "round"]).groupby("run", sort=False):
-        first = rounds.iloc[0]
-        is_mean = first["mode"] == "async" and first["method"] == "barycentre"
-        window = round(first["clients"] / first["buffer"]) if is_mean else 1
-        means = rounds[SCORES].rolling(window, min_periods=1).mean()
-        every.append(rounds.assign(**means, is_whole=rounds["round"] >= window))
+    for rounds in maker.by(table.sort_values([*CELL, "run", "round"]), "run").values():
+        several = window(rounds.iloc[0])
+        means = rounds[SCORES].rolling(several, min_periods=1).mean()
+        every.append(rounds.assign(**means, is_whole=rounds["round"] >= several))
     return pd.concat(every)
 
 
@@ -64,47 +74,43 @@ def reached(table: pd.DataFrame, column: str = "accuracy", near: float = 0.0) ->
     all. The time is NaN where the run does not get there. `part` is the time over the whole time of
     the run that waits for all, `first` over the time of its first round with that score.
     """
-    sign = 1 if column == "accuracy" else -1
-    last = table.groupby("run", sort=False).tail(1).set_index("run")
-    keys = [*CELL, "seed"]
-    waited = last[last["waits"] == ALL].set_index(keys)
-    times = {}
-    for run, rounds in table.groupby("run"):
-        target = sign * waited[column].get(tuple(rounds.iloc[0][keys]), np.nan) - near
-        had = rounds[(sign * rounds[column] >= target) & rounds["is_whole"]]
-        times[run] = had[TIME].iloc[0] if len(had) else np.nan
-    last["time"] = pd.Series(times)
-    waited = last[last["waits"] == ALL].set_index(keys)
-    for name, divisor in (("part", TIME), ("first", "time")):
-        by = [waited[divisor].get(tuple(row[keys]), np.nan) for _, row in last.iterrows()]
-        last[name] = last["time"] / by
-    return last.reset_index()
+    sign, keys = 1 if column == "accuracy" else -1, [*CELL, "seed"]
+    last = table.groupby("run", sort=False).tail(1)
+
+    def waited(rows: pd.DataFrame, name: str) -> np.ndarray:
+        """Return a column of the runs that wait for all, for each run."""
+        of_all = rows[rows["waits"] == ALL].set_index(keys)[name]
+        return of_all.reindex(pd.MultiIndex.from_frame(rows[keys])).to_numpy()
+
+    target = dict(zip(last["run"], sign * waited(last, column) - near, strict=True))
+    had = table[(sign * table[column] >= table["run"].map(target)) & table["is_whole"]]
+    last = last.assign(time=last["run"].map(had.groupby("run")[TIME].first()))
+    return last.assign(part=last["time"] / waited(last, TIME), first=last["time"] / waited(
+        last, "time"))  # fmt: skip
 
 
 def tables(results: Path) -> str:
     """Return times and differences from the server that waits for all, a row a server."""
-    table = read(results)
+    table, body = read(results), {}
     rows, nll = reached(table), reached(table, "nll", NEAR).set_index("run")
-    body = []
-    for (clients, name, alpha), cell in rows.groupby(CELL, sort=False):
+    for (clients, name, alpha), cell in maker.by(rows, *CELL).items():
         seconds = cell.loc[cell["waits"] == ALL, TIME].mean()
         for waits in [each for each in COLORS if each != ALL and each in {*cell["waits"]}]:
             runs, sides = cell[cell["waits"] == waits], cell.assign(side=cell["waits"])
             parts = [runs["part"], runs["first"], nll.loc[runs["run"], "part"]]
-            pairs = [of_pair(sides, (waits, ALL), metric) for metric in (ACCURACY, NLL)]
-            scores = [ACCURACY.difference(pairs[0]), NLL.difference(pairs[1])]
-            told = [f"{clients}", name, f"{alpha:g}", waits, f"{seconds:.0f}"]
-            lasts = f"{(runs[TIME] / seconds).mean():.2f}"
-            body.append([*told, *map(_middle, parts), lasts, *scores])
-    head = ["clients", "method", "α", "waits for", "seconds of rounds", "accuracy after"]
-    head += ["over the first such round", "NLL after", "ran for"]
-    return markdown_table([*head, "last accuracy, % [95 %]", "last NLL [95 %]"], body)
+            body[clients, name, f"{alpha:g}", waits] = [
+                f"{seconds:.0f}", *map(_middle, parts), f"{(runs[TIME] / seconds).mean():.2f}",
+                *(metric.difference(maker.of_pair(sides, (waits, ALL), metric))
+                  for metric in (ACCURACY, NLL)),
+            ]  # fmt: skip
+    head = ["seconds of rounds", "accuracy after", "over the first such round", "NLL after"]
+    head += ["ran for", "last accuracy, % [95 %]", "last NLL [95 %]"]
+    return maker.cells(("clients", "method", "α", "waits for"), head, body)
 
 
 def _middle(parts: pd.Series) -> str:
     """Return the median over all runs, where one that does not get there is the slowest."""
-    filled, there = parts.fillna(float("inf")), int(parts.notna().sum())
-    middle = filled.median()
+    middle, there = parts.fillna(float("inf")).median(), int(parts.notna().sum())
     said = f"{middle:.2f}" if middle < float("inf") else "none"
     return said if there == len(parts) else f"{said} ({there} of {len(parts)})"
 
@@ -114,31 +120,37 @@ def facts(results: Path) -> Iterator[float]:
     yield NEAR
 
 
-def picture(results: Path) -> Figure:
-    """Draw accuracy against virtual time, a panel a federation."""
-    table = read(results)
-    cells = [*table.groupby(CELL, sort=False)]
-    figure = sheet(9.0, 2.6 * -(-len(cells) // 2))
-    panels = figure.subplots(-(-len(cells) // 2), 2, squeeze=False).ravel()
-    for axes, ((clients, name, alpha), of_it) in zip(panels, cells, strict=False):
-        for waits, color in COLORS.items():
-            _draw(axes, of_it[of_it["waits"] == waits], waits, color)
+def picture(results: Path) -> maker.Figure:
+    """Draw accuracy against virtual time, a panel a federation, as far as every seed goes."""
+    cells = maker.by(read(results), *CELL)
+    rows = -(-len(cells) // 2)
+    figure, panels = maker.panels(9.0, 2.6 * rows, rows, 2)
+    for axes, ((clients, name, alpha), own) in zip(panels, cells.items(), strict=False):
+        for waits, runs in maker.by(own, "waits").items():
+            by_run = [rounds for _, rounds in runs.groupby("run")]
+            times = np.linspace(0, min(rounds[TIME].max() for rounds in by_run), 200)
+            lines = [np.interp(times, each[TIME], 100 * each["accuracy"]) for each in by_run]
+            axes.plot(times, np.mean(lines, axis=0), color=COLORS[waits], label=waits)
         axes.set_title(f"{name}, {clients} clients, α = {alpha:g}", loc="left")
         axes.set(xlabel="virtual seconds", ylabel="accuracy %")
-        open_frame(axes)
     for axes in panels[len(cells) :]:
         axes.set_axis_off()
-    handles, labels = panels[0].get_legend_handles_labels()
-    said = "the server waits for"
-    figure.legend(handles, labels, title=said, loc="outside right", frameon=False)
+    maker.legend_below(figure, len(COLORS), "the server waits for")
     return figure
 
 
-def _draw(axes: Axes, runs: pd.DataFrame, label: str, color: str) -> None:
-    """Draw the mean over seeds, as far as every one goes."""
-    if runs.empty:
-        return
-    by_run = [rounds for _, rounds in runs.groupby("run")]
-    times = np.linspace(0, min(rounds[TIME].max() for rounds in by_run), 200)
-    lines = [np.interp(times, rounds[TIME], 100 * rounds["accuracy"]) for rounds in by_run]
-    axes.plot(times, np.mean(lines, axis=0), color=color, label=label)
+def hostile_tables(results: Path) -> str:
+    """Return accuracies, the mean over the last aggregates, of as many replies as a round has."""
+    found = []
+    for rounds in maker.by(read_table(results).sort_values(["run", "round"]), "run").values():
+        first = rounds.iloc[0]
+        clock = str(first["speeds"]).partition("-")[0]
+        protection = PROTECTIONS[bool(first["clipping"]), bool(first["mixing"])]
+        found.append({
+            "attack": first["attack"], "rule": protection.format(rule=first["rule"]),
+            "server": clock if first["mode"] == "async" else "rounds",
+            "accuracy": rounds["accuracy"].tail(window(first)).mean(),
+        })  # fmt: skip
+    rows = pd.DataFrame(found).sort_values("attack", kind="stable")
+    columns = [maker.of(name, ACCURACY, server=server) for server, name in SERVERS.items()]
+    return maker.table(("attack", "rule"), maker.by(rows, "attack", "rule"), columns)

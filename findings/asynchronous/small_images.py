@@ -4,8 +4,6 @@ It writes `fashion14.npz` here: the first 6,000 images for training and 2,000 fo
 pixel the mean of four. DATA holds Fashion-MNIST.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

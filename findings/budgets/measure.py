@@ -8,8 +8,6 @@ reported. A block that does not `keep` all of them runs them as `first` says at 
 (`first.csv.xz`). Those that are kept run in full at two. What a table has is not measured again.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

@@ -4,8 +4,6 @@
 so a side begins with the means of RKLB's first posterior.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,6 +1,6 @@
 """Clients of several kinds: pictures turned by quarters, and labels with two meanings.
 
-    python -m findings.groups.cells DATA OUT --seeds 0 1 2 3 4
+    python -m findings.groups.cells DATA OUT
 
 DATA is a folder with Fashion-MNIST, OUT gets the data and `cells.jsonl`, a line a run as it ends.
 What is there is not made again. A run has 12 clients with 250 examples each, of which 100 are held
@@ -8,12 +8,12 @@ out and score. Each method's step has the least held-out NLL on other pictures, 
 own; those runs are lines with `choice` true. Found groups have the step of given ones.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import logging
+import sys
 from collections.abc import Mapping
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,11 @@ from fedbary.data.partition import partition
 from fedbary.runs.metrics_file import read_rounds
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import read_yaml, resolve
+from findings.heads import add_line
 from server_app.engine.inline import run_inline
 
 CLIENTS, EXAMPLES, TURNS, CHOICE_SEED = 12, 250, 4, 100
+SEEDS = range(5)
 STEPS = (0.02, 0.06, 0.2)
 FURTHER = 0.6
 """A step that is tried where the largest of `STEPS` is best."""
@@ -106,58 +108,45 @@ def scores(run: Path, stream: str) -> dict[str, float]:
     return found
 
 
-def measure(
-    pool: Mapping[str, np.ndarray], out: Path, stream: str, seed: int, lines: list[dict[str, Any]]
-) -> None:
-    """Make the runs of a stream and a seed that are not there yet."""
-    file, choice = out / f"{stream}-{seed}.npz", seed == CHOICE_SEED
+def made(
+    pool: Mapping[str, np.ndarray], out: Path, stream: str, method: str, seed: int, lr: float
+) -> dict[str, float]:
+    """Make a run, and return its scores."""
+    file, kinds = out / f"{stream}-{seed}.npz", kinds_of(stream)
     counts = write_data(pool, stream, seed, file)
-    kinds = kinds_of(stream)
-    for method, own in METHODS.items():
-        if choice and "found" in method:
-            continue
-        like = (stream, method.replace("found", "given"))
-        for lr in (*STEPS, FURTHER):
-            tried = [e for e in lines if e["choice"] and (e["stream"], e["method"]) == like]
-            best = min(tried, key=lambda e: float(e["nll"]))["lr"] if tried else None
-            if lr != best if not choice else lr == FURTHER and best not in (STEPS[-1], FURTHER):
-                continue
-            key = f"{stream}-{seed}-{method}-{lr}"
-            if any(line["key"] == key for line in lines):
-                continue
-            values = {**COMMON, **own, "lr": lr, "seed": seed, "dataset": str(file)}
-            if own.get("method") == "Hierarchy":
-                given = method.startswith("groups given")
-                count = max(kinds) + 1
-                values.setdefault("groups", ",".join(map(str, kinds)) if given else count)
-            folder = out / "runs" / key.replace(" ", "-")
-            run_inline(resolve(values), folder)
-            if not np.array_equal(read_yaml(folder / "settings.yaml")["label_counts"], counts):
-                raise RuntimeError(f"{key}: the run has dealt other examples")
-            line = {"key": key, "stream": stream, "seed": seed, "method": method, "lr": lr}
-            line |= {"choice": choice, **scores(folder, stream)}
-            lines.append(line)
-            with open(out / "cells.jsonl", "a", encoding="utf-8") as held:
-                held.write(json.dumps(line) + "\n")
+    values = {**COMMON, **METHODS[method], "lr": lr, "seed": seed, "dataset": str(file)}
+    if values.get("method") == "Hierarchy":
+        given = ",".join(map(str, kinds)) if "given" in method else max(kinds) + 1
+        values.setdefault("groups", given)
+    folder = out / "runs" / f"{stream}-{seed}-{method}-{lr}".replace(" ", "-")
+    run_inline(resolve(values), folder)
+    if not np.array_equal(read_yaml(folder / "settings.yaml")["label_counts"], counts):
+        raise RuntimeError(f"{folder}: the run has dealt other examples")
+    return scores(folder, stream)
 
 
-def main() -> None:
-    """Measure what the command line asks for."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
+def main(data: Path, out: Path) -> None:
+    """Make the runs that are not there yet: those that choose a step, then those that score."""
+    out.mkdir(parents=True, exist_ok=True)
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    file = asked.out / "cells.jsonl"
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
-    pool = read(asked.data, download=False)
-    for seed in (CHOICE_SEED, *asked.seeds):
-        for stream in ("turned", "labels"):
-            measure(pool, asked.out, stream, seed, lines)
+    file, pool = out / "cells.jsonl", read(data, download=False)
+
+    def best(stream: str, method: str) -> float:
+        """Return the step of the least held-out NLL."""
+        lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        like = {"stream": stream, "method": method, "choice": True}
+        return min((e for e in lines if like.items() <= e.items()), key=lambda e: e["nll"])["lr"]
+
+    for seed, stream, method in product((CHOICE_SEED, *SEEDS), ("turned", "labels"), METHODS):
+        choice, like = seed == CHOICE_SEED, method.replace("found", "given")
+        if choice and like != method:
+            continue
+        for lr in (*STEPS, FURTHER) if choice else (best(stream, like),):
+            if lr == FURTHER and choice and best(stream, like) < STEPS[-1]:
+                continue
+            place = {"stream": stream, "seed": seed, "method": method, "lr": lr, "choice": choice}
+            add_line(file, place, partial(made, pool, out, stream, method, seed, lr))
 
 
 if __name__ == "__main__":
-    main()
+    main(*(Path(word).resolve() for word in sys.argv[1:3]))

@@ -1,26 +1,17 @@
 """Methods beside what papers print of them: two tables of docs/results/methods.md."""
 
-from __future__ import annotations
-
-import itertools
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pandas as pd
 
-from fedbary.figures.sheet import sheet
 from fedbary.report.cells import ACCURACY, NLL, Metric
-from fedbary.report.differences import differences
-from fedbary.report.markup import markdown_table
-from fedbary.study.table import read_table, result_rows, with_methods
-from findings._page import draw_differences
-from findings._pairs import SEED, detectable
+from fedbary.study.table import read_table, with_methods
+from findings import maker
 from findings.published import PRINTED, published
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FOLDERS = (".", "choice", "cifar10", "digits", "tables", "regression")
 OWN = Metric("personal.shares.personal.weighted_accuracy", "own", 100, 2)
@@ -28,29 +19,24 @@ PROJECTED = Metric("personal.shares.projected-1.weighted_accuracy", "own", 100, 
 LOCAL = Metric("local_models.weighted_accuracy", "local", 100, 2)
 
 OWN_PRINTED = {
-    "fashionmnist": {
-        "pFedVem": "93.00",
-        "pFedBayes": "91.42",
-        "RKLB": "92.15 (WB)",
-        "FedPop": "98.35, probably of MNIST",
-    },
-    "cifar10": {"pFedVem": "72.61", "pFedBayes": "71.84", "RKLB": "78.92 (WB)"},
+    "pFedVem": "93.00",
+    "pFedBayes": "91.42",
+    "RKLB": "92.15 (WB)",
+    "FedPop": "98.35, probably of MNIST",
 }
 """Accuracies of clients' own models on their own data, as papers and authors' runs have them."""
 
-PROJECTED_PRINTED = ("88.14 before", "92.22 (IVON, WB)")
-NO_GLOBAL = "below 5, it has no global head"
+OF_CIFAR10 = {"pFedVem": "72.61", "pFedBayes": "71.84", "RKLB": "78.92 (WB)"}
 LOCAL_PRINTED = (79.12, 80.74, 76.10)
 """Local models on all test images in the authors' runs: FedAvg, pFedVem, WB."""
 
-SHOWN = ("pFedVem", "pFedBayes", "RKLB", "FedPop")
 NAMES = {"RKLB": "BA-BFL, RKLB, n = 3"}
-PAIRS = (("Conflation", "WB"), ("Conflation", "FKLB"), ("GAA", "WB"), ("GAA", "FKLB"))
+PAIRS = [("Conflation", "WB"), ("Conflation", "FKLB"), ("GAA", "WB"), ("GAA", "FKLB")]
 
 
 def read(results: Path) -> pd.DataFrame:
     """Return the runs' results; of several settings of a method those of its paper."""
-    rows = with_methods(result_rows(read_table(results)).copy())
+    rows = with_methods(maker.last(results))
     for setting, other in (("kl_weight", "share"), ("global_step", "exact")):
         if setting in rows:
             rows = rows[rows[setting] != other]
@@ -62,42 +48,32 @@ def _printed(dataset: str, method: str, metric: Metric) -> str:
     return f"*{mean:.2f} ± {std:.2f}*"
 
 
-def fashionmnist_table(rows: pd.DataFrame) -> str:
-    """Return accuracies of global and of own models, printed and ours."""
-    body = []
-    for method in SHOWN:
-        runs, known = rows[rows["rule"] == method], method != "FedPop"
-        theirs = _printed("fashionmnist", method, ACCURACY) if known else f"*{NO_GLOBAL}*"
-        own = f"*{OWN_PRINTED['fashionmnist'][method]}*"
-        ours = ACCURACY.show(runs["accuracy"]), OWN.show(runs[OWN.column])
-        body.append([NAMES.get(method, method), theirs, ours[0], own, ours[1]])
+def tables(results: Path) -> Iterator[str]:
+    """Yield accuracies of global and of own models, printed and ours, by data set."""
+    rows, body = maker.by(read(results), "rule"), {}
+    for method, own in OWN_PRINTED.items():
+        known, runs = method != "FedPop", rows[method]
+        theirs = _printed("fashionmnist", method, ACCURACY) if known else (
+            "*below 5, it has no global head*")  # fmt: skip
+        ours = ACCURACY.show(runs["accuracy"])
+        body[NAMES.get(method, method)] = [theirs, ours, f"*{own}*", OWN.show(runs[OWN.column])]
         if method == "RKLB":
-            before, own = (f"*{text}*" for text in PROJECTED_PRINTED)
             shown = PROJECTED.show(runs[PROJECTED.column])
-            body.append(["the same, projected, λ = 1", before, "", own, shown])
-    head = ["global, *printed*", "global, ours", "own models on own data, *printed*"]
-    head.append("ours, own shares of test images")
-    return markdown_table(["Fashion-MNIST, accuracy %", *head], body)
-
-
-def cifar10_table(rows: pd.DataFrame) -> str:
-    """Return accuracies and NLL of global models, and accuracies of own ones."""
-    body = []
-    for method, own in OWN_PRINTED["cifar10"].items():
-        runs, cells = rows[rows["rule"] == method], [NAMES.get(method, method)]
+            body["the same, projected, λ = 1"] = ["*88.14 before*", "", "*92.22 (IVON, WB)*", shown]
+    heads = ["global, *printed*", "global, ours", "own models on own data, *printed*"]
+    heads.append("ours, own shares of test images")
+    yield maker.cells("Fashion-MNIST, accuracy %", heads, body)
+    rows, body = maker.by(read(results / "cifar10"), "rule"), {}
+    for method, own in OF_CIFAR10.items():
+        runs = rows[method]
+        cells = []
         for metric in (ACCURACY, NLL):
             cells += [_printed("cifar10", method, metric), metric.show(runs[metric.column])]
         shown = OWN.show(runs[OWN.column]) if runs[OWN.column].notna().any() else ""
-        body.append([*cells, f"*{own}*", shown])
-    head = ["global accuracy %, *printed*", "ours", "global NLL, *printed*", "ours"]
-    head += ["own models on own data %, *printed*", "ours, own shares of test images"]
-    return markdown_table(["CIFAR-10", *head], body)
-
-
-def tables(results: Path) -> str:
-    """Return both tables in Markdown."""
-    parts = [fashionmnist_table(read(results)), cifar10_table(read(results / "cifar10"))]
-    return "\n\n".join(parts)
+        body[NAMES.get(method, method)] = [*cells, f"*{own}*", shown]
+    heads = ["global accuracy %, *printed*", "ours", "global NLL, *printed*", "ours"]
+    heads += ["own models on own data %, *printed*", "ours, own shares of test images"]
+    yield maker.cells("CIFAR-10", heads, body)
 
 
 def facts(results: Path) -> Iterator[float]:
@@ -105,40 +81,36 @@ def facts(results: Path) -> Iterator[float]:
     every = [read_table(results / folder) for folder in FOLDERS]
     yield sum(table["seconds"].sum() for table in every) / 3600
     yield from LOCAL_PRINTED
-    for folder in (".", "cifar10", "digits"):
-        for metric in (ACCURACY, NLL):
-            found = beside_fedavg(read(results / folder), metric)
-            yield median(detectable(row) for row in found.itertuples())
-            yield from found["holm"]
+    for folder, metric in product((".", "cifar10", "digits"), (ACCURACY, NLL)):
+        found = beside_fedavg(read(results / folder), metric)
+        yield median(map(maker.detectable, found))
+        yield from (row.holm for row in found)
     rows = read(results)
-    for method, metric in itertools.product(("FedAvg", *SHOWN), (NLL, LOCAL)):
+    for method, metric in product(("FedAvg", *OWN_PRINTED), (NLL, LOCAL)):
         scores = metric.scale * rows.loc[rows["rule"] == method, metric.column]
         yield from (scores.mean(), scores.std())
-    for method in SHOWN[:3]:
+    for method in ("pFedVem", "pFedBayes", "RKLB"):
         yield from published("fashionmnist", 3, method, "nll")
-    for found in differences(rows.assign(side=rows["rule"]), PAIRS, [NLL], SEED).itertuples():
-        yield from (found.mean, found.t_test)
+    for row in maker.pairs(rows, PAIRS, NLL, "rule").values():
+        yield from (row.mean, row.t_test)
     yield from rows.groupby("rule")["uncertainty.epistemic"].mean().loc[["DWC", "Conflation"]]
-    regression = result_rows(read_table(results / "regression")).copy()
+    regression = with_methods(maker.last(results / "regression"))
     spread = [column for column in regression if column.startswith("log_var_spread.")]
-    by_rule = with_methods(regression).groupby("rule")[spread].mean()
-    yield from by_rule.loc[["RKLB", "WB", "EAA", "AALV"]].to_numpy().flatten()
-    yield from by_rule.loc[["RKLB", "WB", "EAA", "AALV"]].mean(axis=1)
+    by_rule = regression.groupby("rule")[spread].mean().loc[["RKLB", "WB", "EAA", "AALV"]]
+    yield from (*by_rule.to_numpy().flatten(), *by_rule.mean(axis=1))
 
 
-def beside_fedavg(rows: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return each method's score less FedAvg's, the best mean NLL first: rows of `differences`."""
+def beside_fedavg(rows: pd.DataFrame, metric: Metric) -> list[Any]:
+    """Return each method's score less FedAvg's, the best mean NLL first."""
     names = rows.groupby("rule")["nll"].mean().dropna().sort_values().index.drop("FedAvg")
-    pairs = [(name, "FedAvg") for name in names]
-    return differences(rows.assign(side=rows["rule"]), pairs, [metric], SEED)
+    return [*maker.pairs(rows, [(name, "FedAvg") for name in names], metric, "rule").values()]
 
 
-def picture(results: Path) -> Figure:
+def picture(results: Path) -> maker.Figure:
     """Return each method's NLL less FedAvg's on Fashion-MNIST, the best first."""
     found = beside_fedavg(read(results), NLL)
-    figure = sheet(5.5, 0.19 * len(found) + 0.6)
-    axes = figure.subplots()
-    draw_differences(axes, NLL, {row.first: row for row in found.itertuples()})
+    figure, (axes,) = maker.panels(5.5, 0.19 * len(found) + 0.6)
+    maker.draw_differences(axes, NLL, {row.first: row for row in found})
     axes.tick_params("y", labelsize=7)
     axes.set_xlabel("NLL less FedAvg's")
     return figure

@@ -5,8 +5,6 @@
 DATA_DIR holds `features64.npz` and `foreign64.npz` (`findings.features`).
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Numbers that papers print, to stand beside ours."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from pathlib import Path

@@ -7,19 +7,16 @@ the paper; `cubic-noise.png` has the noise that the clients estimate together.
     python -m findings.regression.cubic
 """
 
-from __future__ import annotations
-
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor
 
 from fedbary.data.standardise import Sums
-from fedbary.figures.sheet import BLUE, GREY, ORANGE, open_frame, sheet
+from fedbary.figures.sheet import BLUE, GREY, ORANGE
 from fedbary.methods._fast_sgd import fit
 from fedbary.methods.fedag import fit_gaussian, stacked
 from fedbary.predictive.prediction import Forecast
@@ -27,9 +24,7 @@ from fedbary.predictive.predictor import forecast
 from fedbary.predictive.regression import RegressionStandardiser, noise_sums
 from fedbary.seeds import derive_seed
 from fedbary.variational.regressor import Regressor
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from findings import maker
 
 NOISE_STD = 3.0
 TRAINED, SHOWN = 4.0, 6.0
@@ -55,7 +50,9 @@ def cubic_data(clients: int, examples: int, seed: int) -> tuple[Tensor, Tensor]:
     return x, x[..., 0] ** 3 + NOISE_STD * noise
 
 
-def cubic_figure(x: Tensor, y: Tensor, grid: Tensor, forecasts: Mapping[int, Forecast]) -> Figure:
+def cubic_figure(
+    x: Tensor, y: Tensor, grid: Tensor, forecasts: Mapping[int, Forecast]
+) -> maker.Figure:
     """Draw truth, data and predictions N(m, v) after some rounds, a panel each.
 
     Parameters
@@ -67,8 +64,7 @@ def cubic_figure(x: Tensor, y: Tensor, grid: Tensor, forecasts: Mapping[int, For
     forecasts
         By the round after which they were made; in the data's units. The band is m ± 3 √v.
     """
-    figure = sheet(3.6 * len(forecasts), 3.3)
-    panels = figure.subplots(1, len(forecasts), sharey=True, squeeze=False)[0]
+    figure, panels = maker.panels(3.6 * len(forecasts), 3.3, 1, len(forecasts), sharey=True)
     for axes, (server_round, found) in zip(panels, forecasts.items(), strict=True):
         at, mean, std = grid[:, 0], found.mean, found.var.sqrt()
         band = dict(color=GREY, alpha=0.35, linewidth=0, label="mean ± 3 std")
@@ -78,19 +74,9 @@ def cubic_figure(x: Tensor, y: Tensor, grid: Tensor, forecasts: Mapping[int, For
         axes.plot(x[:, 0], y, ".", color=ORANGE, markersize=4, label="data")
         axes.set(xlabel="x", xlim=(-SHOWN, SHOWN), ylim=(-200, 200))
         axes.set_title(f"Round {server_round}", size=11)
-        axes.grid(alpha=0.3)
-        open_frame(axes)
     panels[0].set_ylabel("y")
     panels[0].legend(loc="upper left", fontsize=8)
     return figure
-
-
-def standardiser_of(columns: Sequence[Tensor]) -> RegressionStandardiser:
-    """Return the standardiser of all clients' columns."""
-    mean = functools.reduce(operator.add, map(Sums.of, columns)).mean
-    return RegressionStandardiser.from_sums(
-        functools.reduce(operator.add, (Sums.of(c, mean) for c in columns))
-    )
 
 
 def trained(model: Regressor, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:
@@ -105,9 +91,8 @@ def trained(model: Regressor, x: Tensor, y: Tensor, seed: int) -> dict[str, Tens
 def main() -> None:
     """Draw both pictures, and say how far out the truth is in the band."""
     x, y = cubic_data(CLIENTS, EXAMPLES, SEED)
-    standardiser = standardiser_of(
-        [torch.cat([a, b[:, None]], 1) for a, b in zip(x, y, strict=True)]
-    )
+    points = torch.cat([x, y[..., None]], -1).flatten(0, 1)
+    standardiser = RegressionStandardiser.from_sums(Sums.of(points, Sums.of(points).mean))
     data = [(standardiser.features(a), standardiser.target(b)) for a, b in zip(x, y, strict=True)]
     grid = torch.linspace(-SHOWN, SHOWN, 200, dtype=torch.float64)[:, None]
     inputs = standardiser.features(grid)
@@ -125,10 +110,9 @@ def main() -> None:
         if t in SHOWN_ROUNDS:
             bare[t] = standardiser.restore(forecast(networks, inputs))
             noisy[t] = standardiser.restore(forecast(networks, inputs, noise))
-    points = x.flatten(0, 1), y.flatten()
     for name, forecasts in (("", bare), ("-noise", noisy)):
         file = Path(__file__).with_name(f"cubic{name}.png")
-        cubic_figure(*points, grid, forecasts).savefig(file, dpi=90)
+        cubic_figure(points[:, :1], points[:, 1], grid, forecasts).savefig(file, dpi=90)
         last = forecasts[max(SHOWN_ROUNDS)]
         inside = (grid[:, 0] ** 3 - last.mean).abs() <= 3 * last.var.sqrt()
         for x0 in (4.0, 5.0, 6.0):

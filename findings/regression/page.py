@@ -1,29 +1,22 @@
 """FedAG's eight sets: federated methods beside what sees all data, and the paper's numbers.
 
-It makes the tables and the picture of docs/results/regression.md from the results of
-`findings/regression/grid.yaml` and of `findings/regression/central.py`.
+Tables and picture of docs/results/regression.md.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, open_frame, sheet
 from fedbary.report.cells import NLL
-from fedbary.report.markup import bold, italic, markdown_table
+from fedbary.report.markup import bold, italic
 from fedbary.scores.stats import corrected
-from fedbary.study.table import read_table, result_rows, with_methods
-from findings._pairs import of_pair
+from fedbary.study.table import with_methods
+from findings import maker
+from findings.maker import BLUE, GREEN, GREY, ORANGE, RED
 from findings.published import DATASETS, fedag_published
 from findings.regression.scores import Estimate, scores_by_method
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BARE, NOISY = "FedAG, without noise", "FedAG"
 METHODS = {
@@ -50,81 +43,56 @@ RIVALS = {
 }
 """Whose NLL the picture shows beside that of FedAG with the noise term, and how."""
 
-NOISE = ("diabetes", "yacht")
-"""The sets on which the noise term is shown first."""
-
 
 def read(results: Path) -> pd.DataFrame:
     """Return the scores by data set, split and method."""
-    last = with_methods(result_rows(read_table(results)).copy())
-    scores = scores_by_method(last, results)
+    scores = scores_by_method(with_methods(maker.last(results)), results)
     return scores.assign(set=scores["dataset"].map(DATASETS).fillna(scores["dataset"]))
 
 
-def noise_table(scores: pd.DataFrame) -> str:
-    """Return the NLL without the noise term and with it, and the 90 % intervals' coverage."""
-    body = []
-    for dataset in NOISE:
-        means = scores[scores["dataset"] == dataset].groupby("method")[["nll", "coverage_90"]]
-        cells = [
-            f"{nll:.2f}; {100 * covered:.0f} % of the targets in the 90 % interval"
-            for nll, covered in means.mean().loc[[BARE, NOISY]].to_numpy()
-        ]
-        body.append([DATASETS.get(dataset, dataset), *cells])
-    return markdown_table(["set", "NLL without the noise term", "NLL with it"], body)
-
-
-def scores_table(scores: pd.DataFrame, metric: str) -> str:
-    """Return every method on every set: mean ± standard error, the paper's numbers below."""
-    body = []
-    for name, held in scores.groupby("set", sort=False):
-        ours = {m: Estimate.of(held.loc[held["method"] == m, metric]) for m in METHODS}
-        best = min(estimate.mean for estimate in ours.values())
-        cells = []
-        for method, estimate in ours.items():
-            cell = bold(str(estimate)) if estimate.mean == best else str(estimate)
-            paper = Estimate(*fedag_published(str(name), METHODS[method][1], metric))
-            printed = "" if math.isnan(paper.mean) else f"<br>{italic(str(paper))}"
-            cells.append(f"{cell}{printed}")
-        body.append([str(name), *cells])
-    return markdown_table([metric.upper(), *(shown for shown, _ in METHODS.values())], body)
-
-
-def tables(results: Path) -> str:
-    """Return all tables in Markdown."""
+def tables(results: Path) -> Iterator[str]:
+    """Yield the NLL and coverage without the noise term and with it, then every method's scores."""
     scores = read(results)
-    return "\n\n".join(
-        [noise_table(scores), *(scores_table(scores, metric) for metric in ("nll", "rmse"))]
-    )
+    means = scores.groupby(["set", "method"])[["nll", "coverage_90"]].mean()
+    told = "{:.2f}; {:.0f} % of the targets in the 90 % interval"
+    body = {name: [told.format(nll, 100 * covered) for nll, covered in
+                   (means.loc[name, method] for method in (BARE, NOISY))]
+            for name in ("diabetes", "Yacht")}  # fmt: skip
+    yield maker.cells("set", ["NLL without the noise term", "NLL with it"], body)
+    for metric in ("nll", "rmse"):
+        body = {name: _scores(name, own, metric) for name, own in maker.by(scores, "set").items()}
+        yield maker.cells(metric.upper(), [shown for shown, _ in METHODS.values()], body)
 
 
-def picture(results: Path) -> Figure:
+def _scores(name: str, own: pd.DataFrame, metric: str) -> list[str]:
+    """Return every method's mean ± standard error on a set, the paper's numbers below."""
+    ours = {m: Estimate.of(own.loc[own["method"] == m, metric]) for m in METHODS}
+    best, cells = min(estimate.mean for estimate in ours.values()), []
+    for method, estimate in ours.items():
+        cell = bold(str(estimate)) if estimate.mean == best else str(estimate)
+        paper = Estimate(*fedag_published(name, METHODS[method][1], metric))
+        cells.append(cell if math.isnan(paper.mean) else f"{cell}<br>{italic(str(paper))}")
+    return cells
+
+
+def picture(results: Path) -> maker.Figure:
     """Return each rival's NLL less that of FedAG with the noise term, with standard errors."""
     nll = read(results).pivot_table("nll", ["set", "split"], "method")
-    gaps = (nll[BARE] - nll[NOISY]).groupby("set").mean()
-    names = list(gaps.sort_values().index)
-    figure = sheet(6.4, 3.8)
-    axes = figure.subplots()
+    names = list((nll[BARE] - nll[NOISY]).groupby("set").mean().sort_values().index)
+    figure, (axes,) = maker.panels(6.4, 3.8)
+    maker.name_rows(axes, names)
     for step, (label, (method, color, marker)) in enumerate(RIVALS.items()):
         found = [Estimate.of((nll[method] - nll[NOISY]).loc[name].dropna()) for name in names]
         rows = [row + 0.14 * (step - 2) for row in range(len(names))]
         axes.errorbar(
-            [each.mean for each in found],
-            rows,
-            xerr=[each.error for each in found],
-            fmt=marker,
-            color=color,
-            markersize=4.5,
-            label=label,
-        )
+            [each.mean for each in found], rows, xerr=[each.error for each in found], fmt=marker,
+            color=color, markersize=4.5, label=label,
+        )  # fmt: skip
     axes.axvline(0, color="black", linewidth=1)
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xticks((-1, -0.5, 0, 0.5, 1, 3, 10), ("−1", "−0.5", "0", "0.5", "1", "3", "10"))
-    axes.set_yticks(range(len(names)), names)
     axes.set_xlabel("NLL less that of FedAG with the noise term, in nats")
-    axes.grid(axis="x", alpha=0.3)
-    axes.legend(loc="lower right", fontsize=8)
-    open_frame(axes)
+    axes.legend(fontsize=8)
     return figure
 
 
@@ -134,7 +102,7 @@ def facts(results: Path) -> Iterator[float]:
     nll = scores.pivot_table("nll", ["set", "split"], "method")
     means = nll.groupby("set").mean()
     yield from means["FedAG, linear"] - means["BLR"]
-    yield from (CLOSE, _nll_of_std(0.2))
+    yield from (CLOSE, 0.5 * math.log(2 * math.pi * math.e * 0.2**2))  # of errors with std 0.2
     for name, ours in means[BARE].items():
         yield ours - fedag_published(str(name), "FedAG-N1-t5", "nll")[0]
     strongest = means[[BARE, NOISY, "RKLB", "WB"]].idxmin(axis=1)
@@ -143,14 +111,8 @@ def facts(results: Path) -> Iterator[float]:
             found = Estimate.of((of_set[one] - of_set[two]).dropna())
             yield from (found.mean, found.error)
     sided = scores.assign(side=scores["method"], seed=scores["split"])
-    found = [of_pair(own, ("RKLB", "WB"), NLL) for _, own in sided.groupby("set")]
-    yield from corrected([row.t_test for row in found])
-    yield from ((row.high - row.low) / 2 for row in found)
-    rates = result_rows(read_table(results / "rates"))
-    tried = rates.groupby(["dataset", "lr", "local_epochs"])
+    pairs = [maker.of_pair(own, ("RKLB", "WB"), NLL) for _, own in sided.groupby("set")]
+    yield from corrected([row.t_test for row in pairs])
+    yield from ((row.high - row.low) / 2 for row in pairs)
+    tried = maker.last(results / "rates").groupby(["dataset", "lr", "local_epochs"])
     yield from tried[["without_noise.nll", "rmse"]].mean().to_numpy().flatten()
-
-
-def _nll_of_std(std: float) -> float:
-    """Return the mean NLL of a Gaussian about its mean, in nats."""
-    return 0.5 * math.log(2 * math.pi * math.e * std**2)

@@ -6,9 +6,7 @@ is still there, and prints the table that `findings.rules.page` makes of it.
     python -m findings.rules.draws findings/rules/cifar10 data_dir=DIR
 """
 
-from __future__ import annotations
-
-import argparse
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,53 +14,50 @@ from typing import Any
 
 import pandas as pd
 
+from fedbary.gaussian import Posterior
 from fedbary.report.cells import ACCURACY, NLL
-from fedbary.runs.whole import write_whole
 from fedbary.settings.config import parse_overrides
 from fedbary.study.table import result_rows
+from fedbary.tasks import Outcome
 from fedbary.trained.loading import load
 from fedbary.trained.run import Trained
-from findings._scores import scores
 from findings.rules.page import DRAWN, DRAWS, draws_table, read
 
 NUMBERS = (50, 100)
 METRICS = (ACCURACY, NLL, *DRAWN)
 
 
-def scored(trained: Trained, draws: int, **place: Any) -> Mapping[str, float]:
-    """Return the scores of a run's model with so many draws from its posterior.
-
-    `place` is where the data are now, as the setting `data_dir`, if not where they were.
-    """
-    settings = trained.settings.model_copy(update={"samples": draws, **place})
-    every = scores(replace(trained, settings=settings), trained.posterior)
-    return {metric.column: every[metric.column] for metric in METRICS}
+def scores(trained: Trained, posterior: Posterior) -> Mapping[str, float]:
+    """Return every score of a posterior that the run's network holds, with the run's draws."""
+    by = replace(trained.predictive, posterior=posterior, members={})
+    outcome = Outcome(trained.settings.rounds, trained.network, by, trained.line, [])
+    found = trained.task.scores(outcome, trained.facts)
+    return {**found.scores, **found.line}
 
 
 def rows_of(results: Path, **place: Any) -> Iterator[dict[str, Any]]:
-    """Yield a row for every run that is still there, and number of draws."""
+    """Yield a row for every run that is still there, and number of draws.
+
+    `place` is where the data are now, as the setting `data_dir`, if not where they were.
+    """
     runs = result_rows(read(results))
     for _, run in runs.sort_values(["seed", "arm"]).iterrows():
-        folder = results / "runs" / run["run"]
-        if not folder.is_dir():
+        if not (folder := results / "runs" / run["run"]).is_dir():
             continue
         trained = load(folder)
         for draws in NUMBERS:
-            about = {**run[["run", "arm", "seed"]], "draws": draws}
-            yield {**about, **scored(trained, draws, **place)}
+            settings = trained.settings.model_copy(update={"samples": draws, **place})
+            every = scores(replace(trained, settings=settings), trained.posterior)
+            found = {metric.column: every[metric.column] for metric in METRICS}
+            yield {**run[["run", "arm", "seed"]], "draws": draws, **found}
 
 
-def main() -> None:
+def main(results: str, *words: str) -> None:
     """Write and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path, help="the folder of a sweep, with its runs")
-    parser.add_argument("place", nargs="*", metavar="data_dir=DIR", help="where the data are now")
-    words = parser.parse_args()
-    found = pd.DataFrame(rows_of(words.results, **parse_overrides(words.place)))
-    text = found.to_csv(index=False, float_format="%.6g")
-    write_whole(words.results / DRAWS, text.encode())
+    found = pd.DataFrame(rows_of(Path(results), **parse_overrides(words)))
+    found.to_csv(Path(results) / DRAWS, index=False, float_format="%.6g")
     print(draws_table(found))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

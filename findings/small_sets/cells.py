@@ -8,21 +8,20 @@ small for ten clients, `min_examples` is the largest of 5, 2 and 1 that a deal a
 cell is left out. Beside it is scikit-learn's logistic or linear regression of the same training
 data, pixels or standardised columns, undivided.
 
-    python -m findings.small_sets.cells OUT --data DIR --seeds 0 1 2 3 4
+    python -m findings.small_sets.cells OUT DIR
 
 OUT gets the data and `cells.jsonl`, a line a cell as it ends; cells that are there are not made
 again. DIR holds Fashion-MNIST and CIFAR-10, as `data_dir`.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import logging
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +37,10 @@ from fedbary.data.images import load
 from fedbary.errors import SettingError
 from fedbary.settings.config import Settings, resolve
 from fedbary.tasks import _linear, task_of
+from findings.heads import add_line
 from server_app.engine.inline import run_inline
 
-CLIENTS, ALPHAS = (3, 10), (0.1, 0.5)
+CLIENTS, ALPHAS, SEEDS = (3, 10), (0.1, 0.5), range(5)
 
 TABLES: Mapping[str, Mapping[str, Any]] = {
     "wines": {"dataset": "wines.csv", "target": "target"},
@@ -81,39 +81,31 @@ def shapes() -> tuple[np.ndarray, np.ndarray]:
     return np.stack(pictures)[:, None].astype(np.uint8), y
 
 
-def digits() -> tuple[np.ndarray, np.ndarray]:
-    """Return 750 of scikit-learn's digits, a fifth of which is tested."""
-    held = load_digits()
-    return (held.images[:750, None] / 16 * 255).astype(np.uint8), held.target[:750]
+def write(out: Path, data: Path) -> None:
+    """Write the sets: of images .npz files, of which a fifth is tested, of large ones 1000.
 
-
-def write_images(out: Path, data: Path) -> None:
-    """Write the sets of images as .npz files, of which a fifth is tested, of large ones 1000."""
-    made: dict[str, tuple[np.ndarray, np.ndarray]] = {
+    Visits have an identity, levels, numbers and noise in the answer.
+    """
+    digits = load_digits()
+    made = {
         "two colours": colours(60),
         "plain colours": colours(0),
         "circles and squares": shapes(),
-        "digits, 600": digits(),
-    }
-    for name, (x, y) in made.items():
-        order = np.random.default_rng(1).permutation(len(y))
-        save(out, name, x[order], y[order], len(y) // 5)
+        "digits, 600": ((digits.images[:750, None] / 16 * 255).astype(np.uint8),
+                        digits.target[:750]),
+    }  # fmt: skip
+    sets = {name: (x, y, len(y), len(y) // 5) for name, (x, y) in made.items()}
     for dataset, called in (("fashionmnist", "Fashion-MNIST"), ("cifar10", "CIFAR-10")):
         held = load(dataset, data, download=False)
-        order = np.random.default_rng(1).permutation(len(held.y_train))[:3000]
-        x, y = held.x_train.numpy()[order], held.y_train.numpy()[order]
         for size in (500, 2000):
-            save(out, f"{called}, {size}", x[: size + 1000], y[: size + 1000], 1000)
-
-
-def save(out: Path, name: str, x: np.ndarray, y: np.ndarray, test: int) -> None:
-    """Write a set whose last examples are the test part."""
-    parts = {"x_train": x[:-test], "y_train": y[:-test], "x_test": x[-test:], "y_test": y[-test:]}
-    np.savez(out / f"{name}.npz", **parts)
-
-
-def write_tables(out: Path) -> None:
-    """Write the wines, and visits with an identity, levels, numbers and noise in the answer."""
+            x, y = held.x_train.numpy(), held.y_train.numpy()
+            sets[f"{called}, {size}"] = x, y, size + 1000, 1000
+    for name, (x, y, count, test) in sets.items():
+        order = np.random.default_rng(1).permutation(len(y))[:count]
+        parts = {"train": order[:-test], "test": order[-test:]}
+        arrays = {f"{n}_{part}": of[rows] for part, rows in parts.items()
+                  for n, of in (("x", x), ("y", y))}  # fmt: skip
+        np.savez(out / f"{name}.npz", **arrays)
     load_wine(as_frame=True).frame.to_csv(out / "wines.csv", index=False)
     draw = np.random.default_rng(0)
     lines = ["visit,ward,sex,age,days,back"]
@@ -192,42 +184,24 @@ def federated(settings: Settings) -> dict[str, Any]:
     return {**score, **said, "min_examples": settings.min_examples}
 
 
-def cells(sets: list[str], seeds: list[int]) -> Iterator[tuple[str, int, float, int]]:
-    """Yield the cells, seed by seed."""
-    for seed in seeds:
-        for name in sets:
-            yield from ((name, clients, alpha, seed) for clients in CLIENTS for alpha in ALPHAS)
-
-
-def main() -> None:
+def main(out: Path, data: Path) -> None:
     """Make the cells that are missing."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--sets", choices=SETS, nargs="+", default=SETS)
-    given = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    out = given.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    file = out / "cells.jsonl"
     if not (out / "visits.csv").exists():
-        write_images(out, given.data)
-        write_tables(out)
-    done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    known = {(c["set"], c["clients"], c["alpha"], c["seed"]) for c in done}
-    for name, clients, alpha, seed in cells(given.sets, given.seeds):
-        if (name, clients, alpha, seed) in known:
-            continue
-        settings, start = settings_of(out, name, clients, alpha, seed), time.perf_counter()
-        cell = {"set": name, "clients": clients, "alpha": alpha, "seed": seed}
-        found = dealt(settings)
-        cell |= {"linear": linear(settings), **(federated(found) if found else {})}
-        line = json.dumps({**cell, "seconds": time.perf_counter() - start})
-        with open(file, "a", encoding="utf-8") as lines:
-            lines.write(line + "\n")
+        write(out, data)
+    for seed, name, clients, alpha in product(SEEDS, SETS, CLIENTS, ALPHAS):
+
+        def made(of: tuple[str, int, float, int] = (name, clients, alpha, seed)) -> dict[str, Any]:
+            settings, start = settings_of(out, *of), time.perf_counter()
+            found = dealt(settings)
+            cell = {"linear": linear(settings), **(federated(found) if found else {})}
+            return {**cell, "seconds": time.perf_counter() - start}
+
+        place = {"set": name, "clients": clients, "alpha": alpha, "seed": seed}
+        add_line(out / "cells.jsonl", place, made)
 
 
 if __name__ == "__main__":
-    main()
+    main(*(Path(word).resolve() for word in sys.argv[1:3]))

@@ -1,22 +1,14 @@
-"""Thirteen small sets: the first tables of docs/results/small-sets.md, of what `cells.py` wrote."""
-
-from __future__ import annotations
+"""Thirteen small sets: the tables of docs/results/small-sets.md, of what `cells.py` wrote."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fedbary.figures.sheet import BLUE, GREY, open_frame, sheet
 from fedbary.report.cells import Metric
-from fedbary.report.markup import markdown_table
 from fedbary.tasks._linear import FAR as SAID
+from findings import maker
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CELLS = "cells.jsonl"
 SCORE = Metric("score", "", 100, 1)
 FAR = 5
 """From how many points behind the linear model on a worst run is told."""
@@ -24,71 +16,48 @@ FAR = 5
 
 def read(results: Path) -> pd.DataFrame:
     """Return a row a cell, with the points that it is behind the linear model."""
-    cells = pd.read_json(results / CELLS, lines=True)
+    cells = pd.read_json(results / "cells.jsonl", lines=True)
     deal = cells["clients"].astype(str) + " clients, α " + cells["alpha"].astype(str)
-    return cells.assign(deal=deal, behind=100 * (cells["linear"] - cells["score"]))
+    behind = 100 * (cells["linear"] - cells["score"])
+    far, said = behind > FAR - 1e-6, cells["rival"] - cells["score"] > SAID - 1e-6
+    return cells.assign(deal=deal, behind=behind, far=far, told=far & said)
 
 
-def scores_table(cells: pd.DataFrame) -> str:
-    """Return mean ± standard deviation over the seeds: a row a set, a column a deal."""
-    body = []
-    for name, of_set in cells.groupby("set", sort=False):
-        linear = of_set.drop_duplicates("seed")["linear"]
-        scores = [SCORE.show(runs["score"]) for _, runs in of_set.groupby("deal", sort=False)]
-        body.append([str(name), SCORE.show(linear), *scores])
-    return markdown_table(["set", "linear", *cells["deal"].unique()], body)
+def tables(results: Path) -> Iterator[str]:
+    """Yield the scores by set and deal, the worst runs, and how many of those that are far say so.
 
-
-def worst_table(cells: pd.DataFrame) -> str:
-    """Return the runs that are furthest behind the linear model, on the sets where that is far."""
-    body = []
-    for name, of_set in cells.groupby("set", sort=False):
-        worst = of_set[of_set["behind"].round(1) == of_set["behind"].max().round(1)]
-        if (points := worst["behind"].iloc[0]) >= FAR:
-            where = "; ".join(worst["deal"] + ", seed " + worst["seed"].astype(str))
-            body.append([str(name), f"{points:.1f}", where])
-    return markdown_table(["set", "points behind", "where"], body)
-
-
-def told_table(cells: pd.DataFrame) -> str:
-    """Return how many runs are far behind the linear model, and how many of these say so."""
-    far = cells["behind"] > FAR - 1e-6
-    told = cells["rival"] - cells["score"] > SAID - 1e-6
-    body = [
-        [str(name), str(int(far[rows].sum())), str(int((far & told)[rows].sum()))]
-        for name, rows in cells.groupby("set", sort=False).groups.items()
-        if far[rows].any()
-    ]
-    total = ["together", str(int(far.sum())), str(int((far & told).sum()))]
-    return markdown_table(["set", "runs that are far behind", "of these say so"], [*body, total])
-
-
-def tables(results: Path) -> str:
-    """Return the three tables in Markdown."""
+    The worst are those furthest behind the linear model, on sets where that is far.
+    """
     cells = read(results)
-    return "\n\n".join(table(cells) for table in (scores_table, worst_table, told_table))
+    sets = maker.by(cells, "set")
+    linear = "linear", lambda own: SCORE.show(own.drop_duplicates("seed")["linear"])
+    deals = [maker.of(deal, SCORE, deal=deal) for deal in cells["deal"].unique()]
+    yield maker.table("set", sets, [linear, *deals])
+    worst, far = {}, {}
+    for name, own in sets.items():
+        most = own[own["behind"].round(1) == own["behind"].max().round(1)]
+        if (points := most["behind"].iloc[0]) >= FAR:
+            where = "; ".join(most["deal"] + ", seed " + most["seed"].astype(str))
+            worst[name] = [f"{points:.1f}", where]
+        if own["far"].any():
+            far[name] = own
+    yield maker.cells("set", ["points behind", "where"], worst)
+    counts = {"runs that are far behind": "far", "of these say so": "told"}
+    columns = [(head, lambda own, name=name: f"{own[name].sum()}") for head, name in counts.items()]
+    yield maker.table("set", far | {"together": cells}, columns)
 
 
 def facts(results: Path) -> Iterator[float]:
     """Yield how far each set is behind in the mean over deals, and the worst score of each."""
     cells = read(results).groupby("set")
-    yield from cells["behind"].mean()
-    yield from 100 * cells["score"].min()
+    yield from (*cells["behind"].mean(), *(100 * cells["score"].min()))
 
 
-def picture(results: Path) -> Figure:
-    """Return the lead over the linear model, a row a set: mean and range over deals and seeds."""
-    cells = read(results)
-    figure = sheet(5.0, 3.2)
-    axes = figure.subplots()
-    names = list(cells["set"].unique())
-    for row, name in enumerate(names):
-        lead = -cells.loc[cells["set"] == name, "behind"]
-        axes.plot([lead.min(), lead.max()], [row, row], color=GREY, linewidth=1.6)
-        axes.plot(lead.mean(), row, "o", color=BLUE, markersize=5)
+def picture(results: Path) -> maker.Figure:
+    """Return the lead over the linear model, a row a set: each run, and the mean."""
+    figure, (axes,) = maker.panels(5.0, 3.2)
+    sets = maker.by(read(results), "set")
+    maker.draw_rows(axes, {name: -own["behind"] for name, own in sets.items()})
     axes.axvline(0, color="black", linewidth=1)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
     axes.set_xlabel("points ahead of the linear model")
-    open_frame(axes)
     return figure

@@ -7,8 +7,6 @@ DATA holds the `features64.npz` of `findings.features`. FOLDER gets
 scores on the test after each task. What is there is not measured again.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """The sides that are measured on streams, and the settings that are tried for each."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Streams of five tasks, whose data are new: classes in pairs, and images that turn in steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path

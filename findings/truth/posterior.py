@@ -12,8 +12,6 @@ References: Vehtari et al., Rank-normalization, folding and localization: an imp
 the split R̂ and the effective size.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

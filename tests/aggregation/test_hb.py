@@ -13,13 +13,27 @@ from fedbary.aggregation.hb import rooted
 from fedbary.gaussian import Posterior
 from fedbary.methods import Reply, Server
 from fedbary.methods.barycentre import Barycentre
-from findings.alpha import alpha_barycentre
 
 
 def federation(seed, clients, spread):
     rng = np.random.default_rng(seed)
     m, lv = spread * rng.normal(size=(clients, 4)), rng.uniform(-4, 0, (clients, 4))
     return m, lv, rng.uniform(0.05, 1, clients)
+
+
+def by_quadrature(m, lv, w, alpha):
+    """Mean and log-variance of p ∝ (Σ w N(m, v)^α)^{1/α}, element by element, on a fine grid."""
+    std, pairs = np.exp(0.5 * lv), []
+    for at in range(m.shape[1]):
+        ends = m[:, at].min() - 12 * std[:, at].max(), m[:, at].max() + 12 * std[:, at].max()
+        x = np.arange(*ends, std[:, at].min() / 50)
+        distance = (x[:, None] - m[:, at]) / std[:, at]
+        log_p = -0.5 * (distance**2 + lv[:, at])
+        density = np.logaddexp.reduce(alpha * log_p + np.log(w), axis=1) / alpha
+        mass = np.exp(density - density.max())
+        mean = np.average(x, weights=mass)
+        pairs.append((mean, np.log(np.average((x - mean) ** 2, weights=mass))))
+    return np.array(pairs).T
 
 
 def found(rule, m, lv, w):
@@ -39,9 +53,8 @@ def test_it_has_the_moments_of_the_alpha_barycentre(root, seed, clients, spread)
     """By quadrature of (Σ w p^α)^{1/α}."""
     m, lv, w = federation(seed, clients, spread)
     mean, log_var = found(rooted(root), m, lv, w)
-    true_mean, true_log_var = alpha_barycentre(*map(torch.tensor, (m, lv, w)), 1 / root)
-    scale = np.exp(0.5 * true_log_var.numpy())
-    np.testing.assert_allclose((mean - true_mean.numpy()) / scale, 0, atol=1e-7)
+    true_mean, true_log_var = by_quadrature(m, lv, w, 1 / root)
+    np.testing.assert_allclose((mean - true_mean) / np.exp(0.5 * true_log_var), 0, atol=1e-7)
     np.testing.assert_allclose(log_var, true_log_var, atol=1e-7)
 
 

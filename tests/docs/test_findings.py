@@ -4,40 +4,26 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from every_method import NIGHT
 from runs_of import network, same
 from scipy.stats import ttest_1samp, ttest_rel
 
-from fedbary.report.cells import ACCURACY, DETECTION, NLL
+from fedbary.report.cells import ACCURACY, BRIER, DETECTION, ECE_15, ECE_100, NLL
 from fedbary.report.differences import better
 from fedbary.settings.config import resolve
-from fedbary.study.table import FORMAT, result_rows, write_table
+from fedbary.study.table import FORMAT, read_table, result_rows, write_table
 from findings._docs import ROOT
-from findings._pairs import detectable, of_pair, pairs_for
 from findings.best import page as best
-from findings.pays import page as pays
-from findings.rules import page as rules
+from findings.maker import detectable, of_pair
 
-ROUNDS = (1, 5, 6)
-
-SETTINGS = {
-    "twenty rounds": (10, 20, 0.5, 0.05),
-    "five rounds": (10, 5, 0.5, 0.05),
-    "label skew, Dirichlet 0.1": (10, 20, 0.1, 0.05),
-    "fifty small clients": (50, 20, 0.5, 0.1),
-    "fifty, step size of ten": (50, 20, 0.5, 0.05),
-    "all data in one place": (1, 20, 0.5, 0.05),
-}
-SEEDS = 5
-RULES = (*pays.RIVALS.values(), pays.GAUSSIAN)
+ROUNDS, ECE = (1, 5, 6), (ECE_15, ECE_100)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder, rng, rows = tmp_path_factory.mktemp("best"), np.random.default_rng(0), []
-    columns = [metric.column for metric in (ACCURACY, NLL, *best.ECE, best.BRIER)]
+    columns = [metric.column for metric in (ACCURACY, NLL, *ECE, BRIER)]
     columns += [metric.column for metric in DETECTION]
-    columns += [f"by_chance.{metric.column}" for metric in best.ECE]
+    columns += [f"by_chance.{metric.column}" for metric in ECE]
     for dataset in best.NAMES:
         for rule in best.RULES:
             for seed in range(3):
@@ -55,7 +41,7 @@ def results(tmp_path_factory):
 
 
 def test_a_target_is_met_where_the_score_itself_meets_it(results):
-    last = result_rows(best.read(results))
+    last = result_rows(read_table(results))
     lines = [line for line in best.targets_table(last).splitlines() if "Accuracy" in line]
     wanted = [(dataset, rule) for dataset in best.TARGETS for rule in best.RULES]
     for line, (dataset, rule) in zip(lines, wanted, strict=True):
@@ -69,7 +55,7 @@ def test_a_target_is_met_where_the_score_itself_meets_it(results):
 
 
 def test_mutual_information_stands_against_the_entropy_of_the_rule_that_has_no_other(results):
-    last = result_rows(best.read(results))
+    last = result_rows(read_table(results))
     for line, dataset in zip(best.detection_table(last).splitlines()[2:], best.NAMES, strict=True):
         sides = (last[(last["dataset"] == dataset) & (last["rule"] == rule)] for rule in best.RULES)
         gaussian, plain = (side.sort_values("seed") for side in sides)
@@ -82,63 +68,6 @@ def test_mutual_information_stands_against_the_entropy_of_the_rule_that_has_no_o
         assert float(cells[5]) == pytest.approx(ttest_rel(mutual, entropy).pvalue, abs=0.00051)
 
 
-def runs(lead):
-    """Scores of all arms, of which each is better by `lead(rule, condition)`.
-
-    Beside that each has the same scores of five seeds in another order: none is ahead in the mean.
-    The rows are in no order, as runs that ended side by side are.
-    """
-    rows = []
-    for condition, (clients, rounds, alpha, lr) in SETTINGS.items():
-        where = {"clients": clients, "rounds": rounds, "alpha": alpha, "lr": lr}
-        for seed in range(SEEDS):
-            for order, rule in enumerate(RULES, 1):
-                chance, better = 0.01 * (order * seed % SEEDS), lead(rule, condition)
-                scores = {
-                    metric.column: chance - better if metric.lower_is_better else chance + better
-                    for metric in (*pays.METRICS, *pays.UNTEMPERED)
-                }
-                rows.append({"rule": rule, "seed": seed, **where, **scores})
-    return pd.DataFrame(rows).sample(frac=1, random_state=0)
-
-
-def cells(table):
-    """The cells of a table in Markdown by its first column, and its head."""
-    head, _, *lines = ([c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines())
-    return head, {name: rest for name, *rest in lines}
-
-
-def test_every_condition_has_its_runs_and_no_other():
-    rows = runs(lambda *_: 0.0)
-    found = {name: of_it(rows) for name, of_it in pays.CONDITIONS.items()}
-    assert found.keys() == SETTINGS.keys()
-    assert sum(found.values()).eq(1).all()
-    for name, (clients, rounds, alpha, lr) in SETTINGS.items():
-        of_it = rows[found[name]]
-        assert {*zip(of_it.clients, of_it.rounds, of_it.alpha, of_it.lr, strict=True)} == {
-            (clients, rounds, alpha, lr)
-        }
-
-
-@pytest.mark.parametrize("rival", pays.RIVALS)
-@pytest.mark.parametrize("ahead", ["RKLB", "FedAvg"] if NIGHT else ["RKLB"])
-def test_who_is_ahead_is_named_where_one_is_and_beside_that_rival_alone(rival, ahead):
-    winner = pays.GAUSSIAN if ahead == "RKLB" else pays.RIVALS[rival]
-    even = [] if ahead == "FedAvg" else [r for r in pays.RIVALS.values() if r != pays.RIVALS[rival]]
-
-    def lead(rule, condition):
-        return 1.0 * (condition == "fifty small clients" and rule in (winner, *even))
-
-    rows = runs(lead)
-    for other in pays.RIVALS:
-        head, body = cells(pays.summary_table(rows, other))
-        column = head.index("fifty small clients") - 1
-        for line in body.values():
-            shown = line.pop(column)
-            assert shown == f"**{ahead}**" if other == rival else not shown.startswith("**")
-            assert not any(cell.startswith("**") for cell in line)
-
-
 def test_ties_are_nobody_s_wins():
     def told(metric, one, two):
         sides = (
@@ -149,8 +78,8 @@ def test_ties_are_nobody_s_wins():
         return better(of_pair(pd.DataFrame(sides), ("a", "b"), metric))
 
     one, two = [1.0, 2.0, 3.0], [1.0, 3.0, 2.0]
-    assert told(rules.BRIER, one, two) == told(rules.ACCURACY, one, two) == "1 of 3, 1 equal"
-    assert told(rules.BRIER, [-4.0, -3.0, -2.0], two) == "3 of 3"
+    assert told(BRIER, one, two) == told(ACCURACY, one, two) == "1 of 3, 1 equal"
+    assert told(BRIER, [-4.0, -3.0, -2.0], two) == "3 of 3"
 
 
 def test_heads_on_pretrained_features_begin_from_the_same_bits():
@@ -176,6 +105,3 @@ def test_what_could_be_seen_is_seen_four_times_in_five():
     std = (scores[0] - scores[1]).std(ddof=1)
     drawn = rng.normal(detectable(found), std, (10_000, 6))
     assert (ttest_1samp(drawn, 0, axis=1).pvalue < 0.05).mean() == pytest.approx(0.8, abs=0.015)
-    pairs = pairs_for(found, 0.5 * std)
-    drawn = rng.normal(0.5 * std, std, (10_000, pairs))
-    assert (ttest_1samp(drawn, 0, axis=1).pvalue < 0.05).mean() == pytest.approx(0.8, abs=0.02)

@@ -8,8 +8,8 @@ import torch
 
 from fedbary.settings.config import resolve
 from findings.budgets.measure import begun, best
-from findings.budgets.page import at_ends
 from findings.budgets.sides import LOG_VARS, RANGES, SIDES, tried
+from findings.when.page import at_ends
 
 WORDS = {
     "engine": "inline", "device": "cpu", "clients": 2, "model": "mlp", "normalise": "none",

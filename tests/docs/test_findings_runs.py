@@ -15,6 +15,7 @@ from fedbary.settings.config import resolve
 from fedbary.study.table import read_run, write_table
 from fedbary.trained import load
 from findings.protocol import last_round
+from findings.protocol import page as protocol
 from findings.rules import draws
 from findings.rules import page as rules
 from server_app.engine.inline import run_inline
@@ -34,14 +35,14 @@ def test_the_last_round_again_is_the_run_s_and_its_own_rule_gives_the_run_s_scor
     rows = last_round.under_every_rule(load(trained), *last_round.last_round(trained))
     rows = rows.set_index("rule")
     assert rows.loc["WB", "nll"] == pytest.approx(read_rounds(trained)[-1]["nll"], rel=1e-5)
-    assert rows.loc["WB", [last_round.SHIFT, last_round.LOG_VAR]].tolist() == [0, 0]
-    assert rows.loc["RKLB", last_round.SHIFT] > 0 and rows.loc["RKLB", last_round.LOG_VAR] > 0
+    assert rows.loc["WB", ["mean_shift", "log_var_shift"]].tolist() == [0, 0]
+    assert rows.loc["RKLB", "mean_shift"] > 0 and rows.loc["RKLB", "log_var_shift"] > 0
 
 
-def test_the_table_of_the_last_round_is_that_of_its_file(trained, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["last_round", str(trained), str(tmp_path)])
-    last_round.main()
-    assert last_round.tables(tmp_path) in capsys.readouterr().out
+def test_the_table_of_the_last_round_is_that_of_its_file(trained, tmp_path, capsys):
+    last_round.main(str(trained), str(tmp_path))
+    rows = pd.read_csv(tmp_path / protocol.LAST_ROUND)
+    assert protocol.last_round(rows) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("spoil", ["mean", "log_var", "points"])
@@ -53,8 +54,9 @@ def test_a_posterior_that_is_not_the_rule_s_is_refused(trained, spoil):
     if spoil == "points":
         clients = [Posterior({"w": torch.zeros(2)}, {}) for _ in clients]
         posterior = clients[0]
+    spoilt = replace(kept, predictive=replace(kept.predictive, posterior=posterior))
     with pytest.raises(SettingError, match="whose posterior is.*its rule's"):
-        last_round.under_every_rule(replace(kept, posterior=posterior), clients, weights)
+        last_round.under_every_rule(spoilt, clients, weights)
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +80,10 @@ def kept(tmp_path_factory):
 
 @night  # by day a loaded model scores what its run recorded
 def test_kept_posteriors_score_as_the_runs_did_with_their_draws_and_otherwise_with_more(
-    kept, monkeypatch, capsys
+    kept, capsys
 ):
-    assert "draws" not in rules.tables(kept)
-    monkeypatch.setattr("sys.argv", ["draws", str(kept)])
-    draws.main()
+    assert "draws" not in "".join(rules.tables(kept))
+    draws.main(str(kept))
     found = pd.read_csv(kept / rules.DRAWS).set_index(["run", "draws"])
     runs = rules.result_rows(rules.read(kept)).set_index("run")
     assert set(found.index) == {
@@ -95,4 +96,4 @@ def test_kept_posteriors_score_as_the_runs_did_with_their_draws_and_otherwise_wi
     pd.testing.assert_frame_equal(own[columns], expected, rtol=1e-4, check_names=False)
     assert (more["nll"] != own["nll"]).all()
     made = rules.draws_table(pd.read_csv(kept / rules.DRAWS))
-    assert made in capsys.readouterr().out and made in rules.tables(kept)
+    assert made in capsys.readouterr().out and made in [*rules.tables(kept)]

@@ -11,7 +11,7 @@ from fedbary.report.cells import ACCURACY, NLL
 from fedbary.report.markup import markdown_table
 from fedbary.scores.stats import paired
 from findings._docs import ROOT, TABLE, commands, filled, loose, tables_of
-from findings._page import PICTURE, draw_differences
+from findings.maker import PICTURE, draw_differences
 
 TIMINGS = {ROOT / "docs/results" / page for page in ("benchmarks.md", "how-far.md")}
 """Their numbers are measured by benchmarks/, on a machine that is told."""
@@ -19,7 +19,7 @@ TIMINGS = {ROOT / "docs/results" / page for page in ("benchmarks.md", "how-far.m
 RESULTS = {*commands(), *(ROOT / "docs/results").glob("*.md")} - TIMINGS
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in sorted(RESULTS)]
 MEASURED = re.compile(r"\d\.\d+ ±|\[[+-]\d")
-DRAWN = {module: folder for made in commands().values() for module, folder in made}
+DRAWN = {each.module: each for made in commands().values() for each in made if not each.part}
 
 
 def test_there_are_such_pages():
@@ -42,9 +42,9 @@ def test_the_numbers_of_its_sentences_are_those_of_runs_grids_and_papers(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_its_pictures_are_there(page):
     text = page.read_text(encoding="utf-8")
-    for module, folder in commands().get(page, []):
-        if hasattr(module, "picture"):
-            assert f"{folder.relative_to(ROOT)}/{PICTURE}" in text
+    for each in commands().get(page, []):
+        if each.function("picture"):
+            assert f"{each.folder.relative_to(ROOT)}/{PICTURE}" in text
     for picture in re.findall(r"\]\(([^)]+\.png)\)", text):
         assert (page.parent / picture).is_file()
 
@@ -52,8 +52,8 @@ def test_its_pictures_are_there(page):
 @pytest.mark.slow
 @pytest.mark.parametrize("module", DRAWN, ids=lambda module: module.__name__)
 def test_a_picture_can_be_drawn_of_a_folder_of_each_kind(module):
-    if hasattr(module, "picture"):
-        assert module.picture(DRAWN[module]).axes
+    if picture := DRAWN[module].function("picture"):
+        assert picture(DRAWN[module].folder).axes
 
 
 def test_tables_are_filled_in_by_their_first_lines_in_their_order():

@@ -11,8 +11,7 @@ from pictures import assert_no_text_overlaps, legend, picture
 
 from fedbary import aggregation
 from fedbary.aggregation import RULES
-from fedbary.figures import looks
-from fedbary.figures.looks import styles
+from fedbary.figures.sheet import COLORS
 from findings.protocol import toy
 from findings.protocol.toy import toy_barycentres
 
@@ -22,7 +21,8 @@ def test_toy_draws_what_every_rule_makes_of_it():
     picture(figure)
     assert_no_text_overlaps(figure)
     panels = {axes.get_title().split(":")[0]: axes for axes in figure.axes[:-2]}
-    assert list(panels) == list(styles())
+    assert [*panels] == ["FedAvg", *(name for name in RULES if name != "FedAvg")]
+    colors = dict(zip(panels, COLORS, strict=False))
     moments = {
         "AALV": (1, 0.5),
         "EAA": (1, 0.625),
@@ -37,7 +37,7 @@ def test_toy_draws_what_every_rule_makes_of_it():
         x, y = map(np.asarray, line.get_data())
         expected = np.exp(-((x - mean) ** 2) / (2 * var)) / math.sqrt(2 * math.pi * var)
         np.testing.assert_allclose(y, expected, atol=1e-12)
-        assert line.get_color() == styles()[rule]["color"]
+        assert line.get_color() == colors[rule]
     assert panels["FedAvg"].get_title() == "FedAvg: point mass at 1"
     assert panels["FedAvg"].lines[0].get_xdata() == [1, 1]
     assert all(len(axes.collections) == 2 for axes in figure.axes)
@@ -63,13 +63,12 @@ def test_toy_draws_the_alpha_barycentres():
 
 
 @night  # by day tests/house/test_adding adds rules
-def test_a_new_rule_gets_its_panel_and_its_look_from_the_registry(monkeypatch):
+def test_a_new_rule_gets_its_panel_from_the_registry(monkeypatch):
     names = [f"New{i}" for i in range(5)]
     more = dict(RULES) | {name: replace(RULES["WB"], name=name) for name in names}
-    for module in (aggregation, looks, toy):
+    for module in (aggregation, toy):
         monkeypatch.setattr(module, "RULES", MappingProxyType(more))
     figure = toy_barycentres()
     picture(figure)
     titles = [axes.get_title() for axes in figure.axes[:-2]]
     assert titles[len(RULES) :] == [f"{name}: N(1, 0.5625)" for name in names]
-    assert list(styles())[-5:] == names

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LARGEST = 10_000_000
+LARGEST = 9_000_000
 """Bytes of a checkout without `.git`."""
 
 
