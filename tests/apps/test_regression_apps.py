@@ -110,7 +110,7 @@ def test_barycentres_of_local_posteriors_regress_too(rule, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("model", "cnn"), ("noise", "learned"), ("noise", 0.0), ("method", "barycentre"),
+        ("model", "cnn"), ("noise", "learned"), ("noise", 0.0),
         ("predictive", "closed"), ("bayesian_layers", 1), ("partition", "dirichlet"),
         ("device", "cuda"), ("dataset", "nope"), ("clients", 399), ("predictive", "dropout"),
     ],
@@ -119,6 +119,11 @@ def test_what_does_not_fit_is_one_line(name, value, tmp_path):
     with pytest.raises(SettingError) as caught:
         prepare(settings(**{name: value}), tmp_path / "run")
     assert caught.value.setting == name and "\n" not in str(caught.value)
+
+
+def test_another_method_is_led_to_the_protocol_with_its_noise():
+    with pytest.raises(SettingError, match="^noise: .*regression-vi"):
+        settings(method="barycentre")
 
 
 @pytest.mark.parametrize(
