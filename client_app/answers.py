@@ -6,27 +6,121 @@ makes them once for all its clients.
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
 from functools import lru_cache
 from logging import INFO
+from typing import Any
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
-from torch import nn
+from torch import Tensor, nn
 
-from client_app.calibration import answer_of_held_out, kinds_told
 from client_app.discretion import Withheld, discretion
-from client_app.job import job_of
-from client_app.scoring import evaluation_scores, scoring_seed
+from client_app.node import Job, job_of
 from fedbary.errors import SettingError
+from fedbary.methods import method_of
+from fedbary.parts.parameters import told
+from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import QUESTION, SIZES
+from fedbary.predictive.projection import STRENGTHS, projected
 from fedbary.runs.data_kept import require_same_site
-from fedbary.runs.ending import spare_imports
+from fedbary.runs.failing import spare_imports
+from fedbary.scores.coverage import moments
+from fedbary.scores.metrics import label_share_weights
+from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import Settings
-from fedbary.tasks import Signature, Tested, task_of
+from fedbary.settings.task_words import OfGuarantees
+from fedbary.tasks import Signature, Tested, groups, held_out, hits_and_sizes, task_of
 from strategies.answering import Request
 from strategies.compression import compression
 from strategies.internals import ClientAppCallable, log
+
+
+def evaluation_scores(job: Job, request: Request, model: nn.Module) -> dict[str, float]:
+    """Score the global model on the site's holdout, and the site's own model if it has one.
+
+    Then both are scored on the server's test set too, weighted to the site's label shares; see
+    `fedbary.tasks._classes` for the metrics' names.
+    """
+    shard, client, settings = job.shard, job.client(request, model), job.node.settings
+    sets = {"": Tested(shard.x_held_out, shard.y_held_out)}
+    models = client.models(request, job.task.seed("own", job.node.site.key, request.round))
+    if request.scores_own_model:
+        rule, last = settings.projection, request.round == settings.rounds
+        for called, strength in STRENGTHS.items() if rule != "none" and last else ():
+            between = projected(rule, models["personal-"].model, models[""].model, strength)
+            models[f"projected-{called}-"] = Predictive(between)
+        if (test := _test_set(job)) is not None:
+            sets["share-"] = test
+    seed = scoring_seed(job, request.round)
+
+    def score(by: Predictive) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for data, on in sets.items():
+            scores = job.task.client_scores(model, on, job.facts, seed, by)
+            found |= {data + name: value for name, value in scores.items()}
+        return found
+
+    return client.scores(models, score)
+
+
+def scoring_seed(job: Job, server_round: int) -> int:
+    """Return the seed of the networks that a site draws for its scores in a round."""
+    return job.task.seed("predict", job.node.site.key, server_round)
+
+
+def _test_set(job: Job) -> Tested | None:
+    """Return the server's test set, if the site is simulated, with weights by its label shares."""
+    scored = job.task.scored_by_clients(job.facts) if job.node.site.partition is not None else None
+    counts = job.task.label_counts(job.shard, job.signature)
+    if scored is None or not counts:
+        return None
+    weights = label_share_weights(job.task.strata(scored[1]), counts)
+    return None if weights is None else Tested(*scored, weights)
+
+
+def kinds_told(job: Job, question: str) -> set[str]:
+    """Return the words of `withhold` that forbid the answer to a question."""
+    if question not in (QUESTION, SIZES):
+        return {"label-counts"} if job.task.counts_classes else set()
+    by_class = told(OfGuarantees, job.node.settings).conformal_by == "class"
+    return {"scores", "label-counts"} if by_class else {"scores"}
+
+
+def answer_of_held_out(
+    job: Job, model: nn.Module, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """Return the histograms of scores and uncertainties on the holdout, or the sizes of its sets.
+
+    Of the sizes the answer has mean and standard deviation alone.
+
+    The networks are those that `fedbary predict` draws, so that all scores are of one predictor.
+
+    Parameters
+    ----------
+    job, model
+        The site's, and the network of the run.
+    config, tensors
+        Of the question: how members are pooled, the noise that is added, and what predicts; the
+        thresholds, where sizes are asked for.
+    """
+    settings, own = job.node.settings, job.held
+    if not len(own.y_held_out):
+        return {**dict.fromkeys(("cells", "counts", "risk-cells", "risk-counts"), [])}
+    joined_by = method_of(settings).joining(json.loads(str(config["joined-by"])))
+    by = Predictive.from_tensors(tensors, joined_by, float(config["noise-var"]))
+    model.load_state_dict({**by.model})
+    seed = seed_of_draws(settings.seed)
+    prediction = job.task.predicted(model, job.shard.x_held_out, job.facts, seed, by)
+    x, y = own.x_held_out, own.y_held_out
+    if config["question"] == QUESTION:
+        return {**held_out(settings, job.signature, prediction, x, y).told()}
+    bins, rows = torch.tensor(config["bins"]), groups(settings, job.signature, x)
+    _, sizes = hits_and_sizes(settings, bins, prediction, y, rows)
+    return dict(zip(("mean", "std"), moments(sizes), strict=True))
+
 
 torch.backends.cudnn.deterministic = True
 spare_imports()

@@ -8,22 +8,26 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
-from flwr.app import Context
-from torch import Tensor
+from flwr.app import Context, Message
+from torch import Tensor, nn
 
 from fedbary import Posterior
 from fedbary.attacks import ATTACKS, Attack, attack_named, hostile_clients
-from fedbary.data.paths import user_path
+from fedbary.data.deal import Shard
+from fedbary.data.forms import user_path
 from fedbary.data.sites import Site, site_from
-from fedbary.inference import PosteriorParameters, Prior, Training, lr_in
+from fedbary.data.unchanged import one_state
+from fedbary.inference import PosteriorParameters, Prior, Training, local_method, lr_in
 from fedbary.methods import Fitted
 from fedbary.parts.parameters import told
 from fedbary.runs.location import CLIENTS
 from fedbary.runs.released import take_released
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
+from fedbary.tasks import Signature, Task, task_of
 from strategies.answering import Request
 from strategies.asking import COUNTED_KEY, EXAMPLES_KEY
+from strategies.client import Client
 
 
 @dataclass(frozen=True)
@@ -116,3 +120,68 @@ def node_of(context: Context) -> Node:
 @lru_cache(maxsize=4)
 def _resolve(run_config: tuple[tuple[str, str | int | float | bool], ...]) -> Settings:
     return resolve_run_config(dict(run_config))
+
+
+_FACT = "fact."
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A node at work on a message.
+
+    Parameters
+    ----------
+    node, task
+        The node, and the task of its run.
+    signature, facts
+        The server's description of the data, and its facts from asking; at first empty.
+    held, shard
+        The node's data in their own units, and as the model takes them once there are facts.
+    raw
+        The inputs that it trains on, before a network makes features of them.
+    """
+
+    node: Node
+    task: Task
+    signature: Signature
+    facts: dict[str, Tensor]
+    held: Shard
+    shard: Shard
+    raw: Tensor
+
+    def client(self, request: Request, model: nn.Module) -> Client:
+        """Return the client that answers a message with a network."""
+        node, (x, y) = self.node, (self.shard.x, self.shard.y)
+        return Client(
+            model,
+            x,
+            y,
+            node.training(request, len(y)),
+            nll=self.task.loss(self.facts),
+            inference=local_method(node.settings.inference, node.settings),
+            prior=node.prior(request),
+            augment=self.task.augments(node.site),
+            raw=self.raw,
+        )
+
+
+def job_of(message: Message, context: Context) -> Job:
+    """Return the job of a message for the node of a context.
+
+    Raises
+    ------
+    SettingError
+        If the node's data do not fit.
+    """
+    node, config = node_of(context), message.content.config_records["config"]
+    task = task_of(node.settings)
+    signature = task.signature_from(config)
+    facts = {
+        key.removeprefix(_FACT): torch.tensor(value, dtype=torch.float64)
+        for key, value in config.items()
+        if key.startswith(_FACT)
+    }
+    with one_state(None if node.site.partition is None else context.run_id):
+        held, raw = task.shard(node.site, signature), task.raw(node.site, signature)
+    prepared = task.prepared(held, facts) if facts else held
+    return Job(node, task, signature, facts, held, prepared, raw)

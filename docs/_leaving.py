@@ -20,7 +20,7 @@ import numpy as np
 from flwr.app import Message
 from flwr.supercore.logger import FLOWER_LOGGER
 
-from fedbary.aggregation.structures import STRUCTURES
+from fedbary.aggregation.covariance import STRUCTURES
 from fedbary.data.sites import WITHHOLDABLE
 from fedbary.errors import RunError, SettingError
 from fedbary.inference import INFERENCE

@@ -22,7 +22,7 @@ from fedbary.errors import SettingError
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.parts.imports import called_function
 from fedbary.parts.parameters import Checked, InsideUnit
-from fedbary.scores.roc import Roc
+from fedbary.scores.metrics import Roc
 from fedbary.tasks import Classes
 
 

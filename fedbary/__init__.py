@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedbary.figures.reliability import reliability_picture
+    from fedbary.figures.run_pictures import reliability_picture
     from fedbary.gaussian import Posterior
     from fedbary.predictive.any_network import forecast, predict
     from fedbary.scores.prediction import score

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedbary.backbones import load
 from fedbary.data.images import load as read
-from fedbary.data.principal import principal
+from fedbary.data.standardise import principal
 from fedbary.tasks._features import kept_features
 
 TRAIN, TEST, FOREIGN = 12_000, 2_000, 1_000

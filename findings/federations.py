@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbary.data import deal
-from fedbary.data.shard import Shard
+from fedbary.data.deal import Shard
 from fedbary.inference import Local, Training, local_method
 from fedbary.inference._parameters import PosteriorParameters, lr_in
 from fedbary.methods import Method, Reply, Server, method_of

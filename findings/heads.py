@@ -14,8 +14,7 @@ import pandas as pd
 from torch import Tensor
 
 from fedbary.predictive import Prediction
-from fedbary.scores.metrics import evaluate
-from fedbary.scores.temperature import fitted_temperature, nll_at_temperatures
+from fedbary.scores.metrics import evaluate, fitted_temperature, nll_at_temperatures
 from fedbary.settings.config import Settings, read_yaml, resolve
 from findings.federations import Federation, trained
 

@@ -18,10 +18,8 @@ from matplotlib.figure import Figure
 from scipy import optimize, stats
 
 from fedbary.figures.sheet import BLUE, DPI, GREEN, GREY, ORANGE, RED, SKY, open_frame, sheet
-from fedbary.report.cells import Metric
-from fedbary.report.differences import differences, p_value
-from fedbary.report.document import write_small
-from fedbary.report.markup import markdown_table
+from fedbary.report.document import markdown_table, write_small
+from fedbary.report.results import Metric, differences, p_value
 from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table, result_rows
 

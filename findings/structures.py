@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fedbary.report.markup import markdown_table
-from fedbary.runs.metrics_file import read_rounds
+from fedbary.report.document import markdown_table
+from fedbary.runs.location import read_rounds
 from fedbary.settings.config import resolve
 from fedbary.settings.resolving import parse_overrides
 from server_app.engine.inline import run_inline

@@ -10,8 +10,8 @@ from typing import Any
 from flwr.app import ArrayRecord
 from torch import Tensor
 
+from fedbary.data.deal import Shard
 from fedbary.data.digest import Digest
-from fedbary.data.shard import Shard
 from fedbary.errors import SettingError
 from fedbary.runs.checkpoints import Checkpoint
 from fedbary.runs.data_kept import write_digest
@@ -24,8 +24,7 @@ from fedbary.settings.combinations import has_earlier_prior
 from fedbary.settings.config import Settings
 from fedbary.tasks import Task
 from fedbary.trained.started_from import PRIOR, Beginning, note_start
-from server_app.pictures import draw_partition
-from server_app.recorder import Recorder
+from server_app.recorder import Recorder, draw_partition
 from server_app.roster.asker import Asker
 from server_app.roster.roster import Roster
 from strategies.internals import log

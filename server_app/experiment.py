@@ -16,9 +16,8 @@ from fedbary.errors import RunError, last_words
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
 from fedbary.parts.parameters import told
-from fedbary.runs.ending import end_with_parent, spare_imports
-from fedbary.runs.location import claimed_folder, is_whole, require_startable
-from fedbary.runs.lock import only_writer
+from fedbary.runs.failing import end_with_parent, spare_imports
+from fedbary.runs.location import claimed_folder, is_whole, only_writer, require_startable
 from fedbary.runs.resume import checkpoint_to_resume, lengthen_locked, way_back
 from fedbary.runs.run_folder import read_signature
 from fedbary.runs.sites import forgotten_sites, left_out_sites, read_site_keys
@@ -36,21 +35,17 @@ from server_app.beginning import (
     set_out,
 )
 from server_app.calibrating import calibrate
-from server_app.clocked import clock_of, rounds_of
-from server_app.grids.guarded import Guarded, guarded
-from server_app.grids.omniscient import attacked
-from server_app.grids.watched import watched
+from server_app.clocked import clock_of, require_room_for_draws, rounds_of, strategy_of
+from server_app.grids import Guarded, attacked, guarded, watched
 from server_app.recorder import Recorder
 from server_app.roster.asker import Asker
-from server_app.roster.news import left_out_of, require_enough
-from server_app.roster.roster import Roster
-from server_app.roster.simulated import end_simulation
+from server_app.roster.member import left_out_of, require_enough
+from server_app.roster.roster import Roster, end_simulation
 from server_app.rounds import until_stale
-from server_app.run_strategy import require_room_for_draws, strategy_of
 from strategies import CompressedGrid
+from strategies.gate import Stalled
 from strategies.internals import FLOWER_LOGGER as logger
 from strategies.internals import add_exit_handler, is_simulated, log
-from strategies.tally import Stalled
 
 spare_imports()
 

@@ -4,32 +4,149 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from logging import INFO, WARNING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
-from fedbary.gaussian import Posterior
+from fedbary.aggregation.sums import PIECE
+from fedbary.figures.run_pictures import learning_curves, partition_heatmap
+from fedbary.figures.sheet import spared
+from fedbary.gaussian import MEAN_SUFFIX, Posterior, gaussian_pairs
 from fedbary.methods import Tensors
 from fedbary.predictive import Predictive
 from fedbary.runs import schema
-from fedbary.runs.best import validation_score
 from fedbary.runs.failing import advised, turn, verdict
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder
+from fedbary.runs.schema import validation_score
 from fedbary.runs.tracking import Tracking
 from fedbary.settings.config import Settings
-from fedbary.tasks import ClientMetrics, Outcome, Scored, task_of
+from fedbary.tasks import ClientMetrics, Outcome, Scored, Task, task_of
 from fedbary.variational.frozen import frozen_tensors
-from server_app.groups import by_group
-from server_app.pictures import draw
 from server_app.roster.roster import Roster
-from server_app.spread import log_var_spread
 from strategies import MethodStrategy
 from strategies.arrays import bytes_of
 from strategies.internals import log
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def means_of(known: Collection[str]) -> Callable[[list[RecordDict], str], MetricRecord]:
+    """Return the function that takes the weighted mean of each known metric.
+
+    It is over the replies that hold the metric; the weight itself is not averaged.
+    """
+
+    def means(replies: list[RecordDict], weight_key: str) -> MetricRecord:
+        told = [next(iter(reply.metric_records.values())) for reply in replies]
+        found = MetricRecord()
+        for key in sorted(set(known) - {weight_key}):
+            pairs = [(float(m[weight_key]), float(m[key])) for m in told if key in m]  # type: ignore[arg-type]
+            if total := sum(weight for weight, _ in pairs):
+                found[key] = sum(weight / total * value for weight, value in pairs)
+        return found
+
+    return means
+
+
+def log_var_spread(clients: Sequence[Tensors]) -> dict[str, float]:
+    """Return the spread of the clients' log-variances, per tensor, in nats.
+
+    It is their standard deviation over the clients, averaged over the weights; empty without
+    Gaussians or with one client.
+    """
+    if len(clients) < 2:
+        return {}
+    return {
+        mean.removesuffix(MEAN_SUFFIX): _mean_std([each[key].reshape(-1) for each in clients])
+        for mean, key in gaussian_pairs(clients[0].keys()).items()
+        if clients[0][key].numel()
+    }
+
+
+def _mean_std(clients: Sequence[Tensor]) -> float:
+    """Return the clients' standard deviation, averaged over weights, computed in pieces."""
+    pieces = zip(*(values.split(PIECE) for values in clients), strict=True)
+    total = sum(float(torch.stack(piece).std(0).sum()) for piece in pieces)
+    return total / clients[0].numel()
+
+
+WEIGHT = "num-examples"
+
+
+def by_group(groups: Mapping[str, str], held_out: Sequence[ClientMetrics]) -> dict[str, Any]:
+    """Return the line's entry on groups: their sites, and their clients' mean scores.
+
+    A mean is weighted by held-out examples, over the clients of the group that tell the score.
+
+    Parameters
+    ----------
+    groups : mapping of str to str
+        Each client's group by the site's name.
+    held_out : sequence of mapping
+        The clients' scores, `site` their name.
+    """
+    found: dict[str, Any] = {}
+    for group in sorted({*groups.values()}):
+        sites = [site for site, own in groups.items() if own == group]
+        told = [client for client in held_out if client["site"] in sites]
+        found[group] = {"sites": sites}
+        for name in sorted({name for client in told for name in client} - {"site", WEIGHT}):
+            pairs = [(c[WEIGHT], c[name]) for c in told if name in c]
+            total = sum(weight for weight, _ in pairs)
+            found[group][name] = sum(weight * value for weight, value in pairs) / total
+        found[group][WEIGHT] = sum(client[WEIGHT] for client in told)
+    return {schema.GROUPS: found} if found else {}
+
+
+def draw_partition(
+    results: RunFolder, label_counts: Mapping[str, Sequence[int]], classes: Sequence[str]
+) -> None:
+    """Draw each site's examples of each class; nothing if a site does not tell them."""
+    if not all(label_counts.values()):
+        return
+    dealt = all(name == f"partition {part}" for part, name in enumerate(label_counts))
+    with spared("partition.png", lambda line: log(WARNING, "%s", line)):
+        counts = np.array(list(label_counts.values()))
+        sites = [] if dealt else list(label_counts)
+        numbers = all(name == str(label) for label, name in enumerate(classes))
+        results.draw(partition_heatmap(counts, sites, [] if numbers else classes), "partition")
+
+
+def draw(
+    results: RunFolder, task: Task, facts: Mapping[str, Tensor], scored: Callable[[], Scored]
+) -> None:
+    """Draw the curves, the result's predictions and the clients' scores; a failure is a line.
+
+    Parameters
+    ----------
+    results, task, facts
+        The run's.
+    scored
+        Returns the scores of the result.
+    """
+
+    def curves() -> Iterable[tuple[str, Figure]]:
+        yield "learning-curves", learning_curves(results.rounds, task.curves)
+
+    def of_the_model() -> Iterable[tuple[str, Figure]]:
+        prediction = scored().prediction
+        return () if prediction is None else task.pictures(prediction, facts)
+
+    def of_the_clients() -> Iterable[tuple[str, Figure]]:
+        return task.pictures_of_clients(results.result)
+
+    for pictures in (curves, of_the_model, of_the_clients):
+        with spared("pictures", lambda line: log(WARNING, "%s", line)):
+            for name, figure in pictures():
+                results.draw(figure, name)
+
 
 KNOWN: Mapping[str, tuple[float, float]] = {
     "num-examples": (0, math.inf),

@@ -9,16 +9,15 @@ from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 
-from fedbary.runs.best import is_stale
 from fedbary.runs.run_folder import RunFolder
-from fedbary.runs.schema import ROUND
+from fedbary.runs.schema import ROUND, is_stale
 from fedbary.runs.sites import write_site_keys
 from server_app.recorder import Recorder
 from server_app.roster.asker import Asker
 from server_app.roster.roster import Roster
 from strategies.asking import ASKED_KEY, CLIENTS_KEY, COUNTED_KEY, EXAMPLES_KEY
+from strategies.gate import at_most
 from strategies.internals import log
-from strategies.weights import at_most
 
 
 class Rounds:

@@ -9,7 +9,7 @@ from fedbary.aggregation import RULES
 from fedbary.methods import METHODS
 from fedbary.settings.modes import Asynchronous
 
-from .asynchronous import AsynchronousStrategy
+from .arrivals import AsynchronousStrategy
 from .by_name import strategy_for
 from .charts import Chart, chart
 from .client import Client

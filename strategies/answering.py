@@ -11,17 +11,17 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedbary.aggregation.prefixes import under
+from fedbary.aggregation.sums import under
 from fedbary.data.mechanism import Release
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Fitted, Local, Method, method_named, require_kl
 from fedbary.predictive import Predictive
-from fedbary.runs.memory import Memory
+from fedbary.runs.failing import Memory
 from fedbary.runs.released import ReleasedFiles
 
 from .asking import ASKED_KEY, CLIENTS_KEY, EXAMPLES_KEY
-from .inheriting import PRIOR
+from .gated import PRIOR
 from .method_strategy import KEPT_KEY, METHOD_KEY, RUN_KEY
 from .state_memory import StateMemory, StateReleases
 

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
+
+from fedbary.methods import Tensors
+
+
+class Listener(Protocol):
+    """Is given the training messages, and by node the replies with sound metrics.
+
+    The replies' content sets their order. Training replies of a skipped round are not given.
+    """
+
+    def asked(self, contents: Sequence[RecordDict]) -> None:
+        """Take the training messages of a round."""
+
+    def trained(self, replies: Mapping[int, RecordDict], tensors: Sequence[Tensors]) -> None:
+        """Take the training replies, with their arrays in fedbary's names and unit."""
+
+    def evaluated(self, replies: Mapping[int, RecordDict]) -> None:
+        """Take the evaluation replies."""
+
 
 EXAMPLES_KEY = "all-examples"
 """The entry of a message's config with the number of examples of all clients."""

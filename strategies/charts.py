@@ -14,9 +14,8 @@ from fedbary.aggregation import RULES, AnyRule, Rule, rule_named
 from fedbary.errors import SettingError
 
 from .arrays import array_from_tensor, tensor_from_array
-from .conventions import Convention, convention_named
+from .conventions import Convention, check_arrays, convention_named, scale_from
 from .internals import ClientAppCallable
-from .soundness import check_arrays, scale_from
 
 PREFIX = "chart"
 """The first word of a charted array's key, ``chart/<rule>/<coordinate>/<dtype>/<key>``."""

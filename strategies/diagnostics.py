@@ -9,7 +9,7 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from fedbary.aggregation.reals import flat_reals
+from fedbary.aggregation.sums import flat_reals
 
 from .arrays import tensor_from_array
 from .conventions import Convention

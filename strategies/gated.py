@@ -3,30 +3,180 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import signature
 from logging import INFO
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from torch import Tensor
 
+from fedbary.aggregation.sums import under
+from fedbary.aggregation.tensors import check_ratio
 from fedbary.errors import SettingError
-from fedbary.methods import Reply
+from fedbary.gaussian import Posterior
+from fedbary.methods import Method, Reply, Tensors
+from fedbary.methods.shared.method import Inherited
 
-from .admission import arrays_of, metric_refusals
-from .admitting import AdmittingStrategy
-from .asking import question
-from .culprits import farthest, spoilers
-from .distances import LEAST, allowed_for, farness, too_far
-from .gate import Terms, first_sound
+from .arrays import Blanks
+from .asking import AskingStrategy, Listener, question
+from .conventions import CONVENTIONS, Convention, Names, check_arrays
+from .gate import (
+    LEAST,
+    Limit,
+    Refusal,
+    ReplyGate,
+    Tally,
+    Terms,
+    allowed_for,
+    arrays_of,
+    farness,
+    farthest,
+    first_sound,
+    metric_refusals,
+    spoilers,
+    too_far,
+    weight_of,
+)
 from .internals import ErrorCode, log
-from .names import Names
 from .privacy import rounds_of_wrapper
-from .soundness import check_arrays
-from .tally import Tally
-from .weights import weight_of
+
+
+class AdmittingStrategy(AskingStrategy):
+    """Flower's FedAvg with a gate for replies, and means of the admitted evaluations.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        Arguments of `AskingStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
+    max_weight_ratio : float, optional
+        Largest ratio of a reply's weight to the round's median weight, 1 or more, in training and
+        in evaluation. A larger weight is reduced to it. None: no bound. A client that claims a
+        million times the others' examples then decides the aggregate, except under a robust rule.
+    train_limit, evaluate_limit : callable, optional
+        Takes a node's id, and returns the largest weight of its reply, None if unknown. A larger
+        weight is reduced to it, with a warning; a reply whose limit is 0 is refused.
+    name_node : callable, optional
+        Takes a node's id, and returns the name of its site, None if unknown. Refusals use the name,
+        and a method identifies the site by it in all rounds. Without a name the id is used, which
+        changes when a SuperNode without a registered key restarts.
+    known_metrics : mapping of str to (float, float), optional
+        Metrics that clients send as numbers, each with its least and its largest value. A reply
+        with another value under one of these keys is left out of the metrics. Replies may hold
+        other keys; `train_metrics_aggr_fn` and `evaluate_metrics_aggr_fn` should read these keys
+        alone. None: the commonest set of keys is averaged; replies with others are left out.
+    listener : Listener, optional
+        Is given the replies whose metrics are averaged.
+
+    Raises
+    ------
+    SettingError
+        If an argument is out of its range.
+
+    Attributes
+    ----------
+    admitted_nodes : list of int
+        The nodes whose metrics the metric aggregation functions get, in that order; none in a
+        skipped round.
+    """
+
+    convention = CONVENTIONS["fedbary"]
+    """Rule that tells Gaussian arrays, and the unit of their scales."""
+
+    def __init__(
+        self,
+        *args: Any,
+        max_weight_ratio: float | None = None,
+        train_limit: Limit | None = None,
+        evaluate_limit: Limit | None = None,
+        name_node: Callable[[int], str | None] | None = None,
+        known_metrics: Mapping[str, tuple[float, float]] | None = None,
+        listener: Listener | None = None,
+        **kwargs: Any,
+    ) -> None:
+        takes = self._arguments()
+        if unknown := sorted(kwargs.keys() - takes):
+            name = type(self).__name__
+            raise TypeError(f"{name} has no argument {unknown[0]!r}; it takes {', '.join(takes)}")
+        super().__init__(*args, **kwargs)
+        check_ratio(max_weight_ratio, "max_weight_ratio")
+        self.max_weight_ratio = max_weight_ratio
+        self.train_limit = train_limit
+        self.evaluate_limit = evaluate_limit
+        self.known_metrics = known_metrics
+        self.listener = listener
+        self.name_node = name_node
+        self._gate = ReplyGate(name_node)
+        self.admitted_nodes: list[int] = []
+
+    @classmethod
+    def _arguments(cls) -> list[str]:
+        """Return the names of the arguments of the class and its bases, the bases' first."""
+        return [
+            name
+            for base in cls.__mro__
+            if "__init__" in vars(base)
+            for name, each in signature(vars(base)["__init__"]).parameters.items()
+            if name != "self" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        ]
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        """The replies that were left out: at most 100 a phase, and the last 10,000 in all."""
+        return self._gate.refusals
+
+    @property
+    def unanswered(self) -> set[int]:
+        """The nodes that were asked in the last round and did not reply."""
+        return self._gate.unanswered
+
+    def _name(self, reply: Message) -> str:
+        """Return the name by which a method knows the client of a reply."""
+        return self._named(reply.metadata.src_node_id)
+
+    def _named(self, node_id: int) -> str:
+        known = self.name_node(node_id) if self.name_node else None
+        return known or str(node_id)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages that ask nodes to evaluate."""
+        messages = list(super().configure_evaluate(server_round, arrays, config, grid))
+        self._gate.ask(messages)
+        return messages
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Aggregate the metrics of the admitted replies; None if there are none.
+
+        A reply whose metrics cannot be averaged with the others' is refused too.
+        """
+        server_round += self.completed_rounds
+        replies = list(replies)
+        self._gate.hear(replies, "aggregate_evaluate")
+        weighed = self._gate.evaluated(server_round, replies, self._terms(self.evaluate_limit))
+        unusual = metric_refusals(weighed, self.known_metrics)
+        admitted = self._gate.admitted(server_round, weighed, unusual, self.weighted_by_key)
+        if not admitted:
+            return None
+        contents = [reply.content for reply in admitted]
+        self.admitted_nodes = [reply.metadata.src_node_id for reply in admitted]
+        if self.listener is not None:
+            self.listener.evaluated(dict(zip(self.admitted_nodes, contents, strict=True)))
+        return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
+
+    def _terms(
+        self,
+        limit: Limit | None,
+        others: Sequence[float] = (),
+    ) -> Terms:
+        ratio = self.max_weight_ratio
+        return Terms(self.convention, self.weighted_by_key, limit, ratio, others)
+
 
 SKIPPED_KEY = "skipped"
 """The metric, 1, of a skipped round, whose global arrays stay as they were."""
@@ -307,3 +457,96 @@ class GatedStrategy(AdmittingStrategy, ABC):
             return reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
         late = reply.metadata.group_id not in ("", question(MessageType.TRAIN, server_round))
         return not late and terms.refusal(reply, expected) is not None
+
+
+PRIOR = "prior/"
+"""Prefix of the keys of the prior's arrays in a training message."""
+
+STATE = "method."
+"""Prefix of the names of a method's state in a strategy's state."""
+
+
+class InheritingStrategy(GatedStrategy, ABC):
+    """A strategy that may begin with what an earlier run has left.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        Those of `GatedStrategy`.
+    prior_arrays : ArrayRecord, optional
+        A posterior in the global arrays' names: clients use it as the prior in every round. Its
+        Gaussian arrays are part of each training message. None: clients have their own prior.
+    """
+
+    method: Method
+    convention: Convention
+
+    def __init__(self, *args: Any, prior_arrays: ArrayRecord | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prior_arrays = prior_arrays
+        self._inherited: Tensors | None = None
+        self._state: Mapping[str, Tensor] = {}
+
+    @property
+    def groups(self) -> Mapping[str, str]:
+        """Each client's group by its name; empty for methods without groups."""
+        return self.method.groups_of(self._state)
+
+    def start_from(self, arrays: ArrayRecord, state: Mapping[str, Tensor]) -> ArrayRecord:
+        """Begin with an earlier run; return the arrays to start from.
+
+        Sums and sites of the earlier run's clients are kept; what clients now send is added.
+
+        Parameters
+        ----------
+        arrays
+            The earlier run's global arrays, as `start` returns them.
+        state
+            What the earlier strategy's `state_dict` returned after its last round.
+
+        Raises
+        ------
+        SettingError
+            If the method needs what the earlier run does not have.
+        ValueError
+            If arrays or state are not finite.
+        """
+        names = Names(arrays.keys(), self.convention)
+        held = names.read(arrays)
+        inherited = Inherited(Posterior.from_state_dict(held), under(STATE, state))
+        model, first = self.method.inherit(held, inherited)
+        started = names.write(dict(model), arrays, Blanks())
+        self.begin(started, first)
+        return started
+
+    def begin(self, arrays: ArrayRecord, state: Tensors) -> None:
+        """Begin with these arrays and this state of the method; a ValueError if one is unsound."""
+        check_arrays(arrays, arrays, self.convention)
+        self.method.check_state(Names(arrays.keys(), self.convention).read(arrays), state)
+        self._state = self._inherited = state
+
+    def _first_state(self, model: Tensors) -> Tensors:
+        """Return the method's state before the first round."""
+        return self.method.start(model) if not self._inherited else self._inherited
+
+    def _with_prior(self, messages: list[Message], arrays: ArrayRecord) -> list[Message]:
+        """Add the prior to messages; those that share a record share the new one."""
+        assert self.prior_arrays is not None
+        pairs = self.convention.pairs(arrays.keys())
+        keys = sorted({*pairs, *pairs.values()})
+        prior = ArrayRecord(
+            {key: self.prior_arrays[key] for key in keys if key in self.prior_arrays}
+        )
+        try:
+            check_arrays(prior, ArrayRecord({key: arrays[key] for key in keys}), self.convention)
+        except ValueError as error:
+            raise SettingError("prior_arrays", error, "the global arrays' Gaussians") from None
+        made: dict[int, ArrayRecord] = {}
+        for message in messages:
+            record = message.content.array_records[self.arrayrecord_key]
+            if id(record) not in made:
+                added = {PRIOR + key: array for key, array in prior.items()}
+                made[id(record)] = ArrayRecord({**record, **added})
+            held = {**message.content, self.arrayrecord_key: made[id(record)]}
+            message.content = RecordDict(held)
+        return messages

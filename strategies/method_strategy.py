@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor, nn
 
-from fedbary.aggregation.prefixes import under
+from fedbary.aggregation.sums import under
 from fedbary.errors import SettingError
 from fedbary.methods import Bench, Method, Reply, Server, Tensors, require_room
 from fedbary.predictive import Prediction, Predictive
@@ -22,10 +22,9 @@ from fedbary.seeds import derive_seed
 
 from .arrays import Blanks
 from .asking import CLIENTS_KEY, EXAMPLES_KEY
-from .conventions import Convention, convention_named
-from .inheriting import STATE, InheritingStrategy
+from .conventions import Convention, Names, convention_named
+from .gated import STATE, InheritingStrategy
 from .internals import log
-from .names import Names
 from .pace import Paced
 from .privacy import driving_wrapper
 

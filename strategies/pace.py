@@ -14,7 +14,7 @@ class Paced:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Return an instance of the class, or of the one that does not wait."""
         # The class that does not wait is a strategy too, so it can only be imported once this is.
-        from .asynchronous import without_rounds
+        from .arrivals import without_rounds
 
         kind: Any = cls
         waits = kwargs.get("asynchronous") is None

@@ -9,12 +9,11 @@ from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
 from fedbary.aggregation import AnyRule, aggregate_tensors
-from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
+from fedbary.aggregation.sums import LARGEST_LOG_VAR
 from fedbary.gaussian import Posterior
 
 from .arrays import Blanks, array_from_tensor, tensor_from_array
-from .conventions import Convention
-from .names import Names
+from .conventions import Convention, Names
 
 
 def posterior_from_arrays(record: ArrayRecord, convention: Convention) -> Posterior:
@@ -91,7 +90,7 @@ def aggregate_records(
     convention : Convention
         Rule that tells Gaussian arrays, and the unit of their scales.
     max_precision_ratio : float, optional
-        The largest ratio of a precision to the clients' median; see `fedbary.aggregation.bound`.
+        The largest ratio of a precision to the clients' median; see `fedbary.aggregation.tensors`.
 
     Returns
     -------

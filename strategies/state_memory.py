@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor
 
-from fedbary.aggregation.prefixes import under
+from fedbary.aggregation.sums import under
 from fedbary.errors import SettingError
 from fedbary.runs.released import Releases
 
@@ -37,7 +37,7 @@ class StateReleases(Releases):
 
 
 class StateMemory:
-    """A `fedbary.runs.memory.Memory` in a node's state, lost when its SuperNode is started again.
+    """A `fedbary.runs.failing.Memory` in a node's state, lost when its SuperNode is started again.
 
     Parameters
     ----------

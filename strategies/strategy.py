@@ -16,8 +16,8 @@ from fedbary.methods import Reply
 from fedbary.methods.barycentre import Barycentre
 from fedbary.methods.hierarchy import Hierarchy
 
-from .admission import arrays_of
 from .diagnostics import Diagnostics
+from .gate import arrays_of
 from .internals import log
 from .method_strategy import MethodStrategy
 from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean

@@ -11,9 +11,9 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from strategies_replies import failure, metadata
 
-from fedbary.aggregation.value_limits import value_limit
+from fedbary.aggregation.sums import value_limit
 from strategies import CONVENTIONS, Convention
-from strategies.soundness import scale_from
+from strategies.conventions import scale_from
 
 FLOATS = [torch.float16, torch.float32, torch.float64]
 INTEGERS = ["?", "i1", "u1", "i2", "i4", "i8", "u8"]

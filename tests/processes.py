@@ -13,7 +13,7 @@ import psutil
 
 from fedbary.errors import RunError
 from fedbary.launching.programs import free_port
-from fedbary.runs.lock import require_free
+from fedbary.runs.location import require_free
 
 MARK = "FEDBARY_TEST"
 NAMES = ("flower-super", "flwr-", "ray::")

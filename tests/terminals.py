@@ -6,7 +6,7 @@ import re
 import select
 import subprocess
 
-from fedbary.launching.bar import OF_FLOWER
+from fedbary.launching.launch import OF_FLOWER
 
 
 def shown_in_a_terminal(*command, cwd, environment=os.environ):

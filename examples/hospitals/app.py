@@ -10,7 +10,7 @@ from torch import nn
 
 from fedbary.inference import Training
 from fedbary.scores.metrics import evaluate
-from fedbary.trained.referral import referral
+from fedbary.trained.judgement import referral
 from fedbary.variational import variational
 
 client = ClientApp()

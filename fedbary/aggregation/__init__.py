@@ -11,13 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 
-from fedbary.aggregation.bound import check_ratio
-from fedbary.aggregation.joint import AnyRule, JointRule
 from fedbary.aggregation.robust import CoordinateRule, RobustRule, SelectionRule
-from fedbary.aggregation.rule import Divergence, Rule
-from fedbary.aggregation.running import Running
+from fedbary.aggregation.rule import AnyRule, Divergence, JointRule, Rule
 from fedbary.aggregation.sums import normalised
-from fedbary.aggregation.tensors import aggregate_tensors
+from fedbary.aggregation.tensors import Running, aggregate_tensors, check_ratio
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior, layout_difference
 from fedbary.parts.parameters import told
@@ -105,7 +102,7 @@ def aggregate(
         rule ignores them, but for clients of weight 0, which it leaves out.
     max_precision_ratio : float, optional
         The largest ratio of a precision to the clients' median, 1 or more; see
-        `fedbary.aggregation.bound`. None: no bound.
+        `fedbary.aggregation.tensors`. None: no bound.
 
     Returns
     -------

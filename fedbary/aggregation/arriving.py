@@ -30,10 +30,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.buffers import aggregate_buffer
-from fedbary.aggregation.joint import AnyRule
-from fedbary.aggregation.reals import is_continuous
-from fedbary.aggregation.rule import Rule
+from fedbary.aggregation.rule import AnyRule, Rule
+from fedbary.aggregation.sums import is_continuous
+from fedbary.aggregation.tensors import aggregate_buffer
 from fedbary.errors import SettingError
 from fedbary.gaussian import gaussian_pairs
 

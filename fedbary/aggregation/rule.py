@@ -1,4 +1,4 @@
-"""An aggregation rule: a mean of Gaussians in other coordinates."""
+"""Kinds of aggregation rules: means in other coordinates, joint rules."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from fedbary.aggregation.robust import RobustRule
 from fedbary.gaussian import Posterior
 
 AddInPlace = Callable[[Sequence[np.ndarray], np.ndarray, np.ndarray, float, np.ndarray], None]
@@ -71,3 +72,32 @@ class Rule:
     def found(self, sums: Sequence[Tensor], largest: float | Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean and log-variance at the sums of coordinates, given the largest weight."""
         return self.inverse(*([total / largest for total in sums] if self.relative else sums))
+
+
+@dataclass(frozen=True)
+class JointRule:
+    """A rule that is not a sum over clients: it needs all their Gaussians of a weight at once.
+
+    Deterministic tensors are averaged by weight.
+
+    Parameters
+    ----------
+    name : str
+        The name it goes by in `RULES`.
+    across : callable
+        Takes means and log-variances [clients, weights], and the clients' weights [clients], which
+        sum to 1. Returns the aggregate's mean and log-variance [weights]. All are in float64. It
+        must not change its arguments, and must return equal Gaussians unchanged.
+    """
+
+    name: str
+    across: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+    @property
+    def is_mean(self) -> bool:
+        """Return whether equal posteriors aggregate to themselves."""
+        return True
+
+
+AnyRule = Rule | RobustRule | JointRule
+"""Every kind of rule."""

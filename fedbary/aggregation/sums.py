@@ -1,9 +1,15 @@
-"""The arithmetic of every rule: weighted sums of coordinates, client by client."""
+"""Weighted sums of named tensors, client by client: prefixes, real numbers, limits, threads."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from itertools import chain
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +17,143 @@ from torch import Tensor
 
 from fedbary.aggregation.rule import Rule
 from fedbary.errors import SettingError
+
+Anything = TypeVar("Anything")
+
+
+def under(prefix: str, held: Mapping[str, Anything]) -> dict[str, Anything]:
+    """Return the tensors whose names have a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): v for name, v in held.items() if name.startswith(prefix)}
+
+
+def is_continuous(tensor: Tensor) -> bool:
+    """Return whether a tensor holds floating or complex numbers, neither integers nor bools."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def flat_reals(tensor: Tensor) -> Tensor:
+    """Return a tensor's numbers in one dimension, without a copy where that is possible.
+
+    Real and imaginary parts of a complex tensor alternate.
+    """
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.reshape(-1)
+
+
+HERE_SECONDS = 0.002
+"""Seconds of work that are done before threads are started, which takes as long."""
+
+_Result = TypeVar("_Result")
+
+
+class Threads:
+    """Threads that start once the work has taken a while; until then it is done here.
+
+    Parameters
+    ----------
+    threads
+        Their number.
+    stack
+        Its end is theirs.
+    """
+
+    def __init__(self, threads: int, stack: ExitStack) -> None:
+        self._threads, self._stack, self._left = threads, stack, HERE_SECONDS
+
+    def map(self, call: Callable[..., _Result], *columns: Iterable[Any]) -> Iterator[_Result]:
+        """Return the results of a call for each row, in order; the work begins at once."""
+        rows, done = zip(*columns, strict=False), list[_Result]()
+        while self._left > 0:
+            if (row := next(rows, None)) is None:
+                return iter(done)
+            begun = time.perf_counter()
+            done.append(call(*row))
+            self._left -= time.perf_counter() - begun
+        results = [self._pool.submit(call, *row) for row in rows]
+        return chain(done, (result.result() for result in results))
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        pool = ThreadPoolExecutor(self._threads, initializer=lambda: torch.set_num_threads(1))
+        return self._stack.enter_context(pool)
+
+
+@contextmanager
+def workers() -> Iterator[Threads]:
+    """Give as many threads as torch has, each of which uses torch with one.
+
+    These threads wait for each other once, at the end. Torch's own threads do so at every
+    operation, which takes many times as long on a busy machine.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ExitStack() as stack:
+            yield Threads(threads, stack)
+    finally:
+        torch.set_num_threads(threads)
+
+
+LOG_VAR_LIMIT = 40.0
+"""The largest magnitude of an admitted log-variance: standard deviations from 2e-9 to 5e8."""
+
+LARGEST_LOG_VAR = 0.99 * LOG_VAR_LIMIT
+"""The largest magnitude of an aggregate's log-variances, so that admission takes what clients keep.
+
+GAA multiplies variances by Σ w² in each round; without this limit they would fall below the
+admitted range.
+"""
+
+_HEADROOM = 2.0**20
+"""The largest factor by which sums over clients may multiply a coordinate."""
+
+
+def value_limit(dtype: torch.dtype, gaussian: bool) -> float:
+    """Return the largest magnitude of an admitted value, which every rule's coordinates can carry.
+
+    A Gaussian's m/v (RKLB) is computed in the mean's precision, or float32, with 1/v up to e⁴⁰;
+    squares (FKLB, Multi-Krum, FedAG) in float64. In float32 that is 1.4e15 for means of Gaussians
+    and 3e32 for other arrays.
+
+    Parameters
+    ----------
+    dtype : torch.dtype
+        Type of the array, floating or complex.
+    gaussian : bool
+        True: it holds means of Gaussians.
+    """
+    largest = torch.finfo(torch.promote_types(dtype, torch.float32)).max / _HEADROOM
+    square = math.sqrt(torch.finfo(torch.float64).max / _HEADROOM)
+    return min(largest * math.exp(-LOG_VAR_LIMIT) if gaussian else largest, square)
+
+
+def check_values(tensor: Tensor, gaussian: bool) -> None:
+    """Raise a ValueError unless a tensor's values are finite and within `value_limit`."""
+    if tensor.numel() == 0:
+        return
+    limit = value_limit(tensor.dtype, gaussian)
+    low, high = extremes(tensor).tolist()
+    if not -limit <= low <= high <= limit:
+        raise ValueError(
+            f"its values run from {low:.6g} to {high:.6g}, allowed are {-limit:.3g} to {limit:.3g}"
+        )
+
+
+def extremes(tensor: Tensor) -> Tensor:
+    """Return the least and the largest of a tensor's numbers, of which there are some.
+
+    Raises
+    ------
+    ValueError
+        If one of its numbers is not finite.
+    """
+    found = torch.stack(torch.aminmax(flat_reals(tensor))).double()
+    if not found.isfinite().all():
+        raise ValueError("it holds values that are not finite")
+    return found
+
 
 PIECE = 1 << 17
 """Elements to work on at a time: the cache holds them, and threads seldom wait for each other."""

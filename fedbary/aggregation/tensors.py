@@ -4,31 +4,351 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.bound import check_ratio
-from fedbary.aggregation.buffers import aggregate_buffer
-from fedbary.aggregation.converted import Converted, kind_of, piece_of
-from fedbary.aggregation.joint import AnyRule
 from fedbary.aggregation.mixing import Mixing, distances_after
-from fedbary.aggregation.reals import flat_reals, is_continuous
-from fedbary.aggregation.robust import SelectionRule
-from fedbary.aggregation.rule import Rule
-from fedbary.aggregation.stack import (
-    Stack,
-    aggregate_stack,
-    mixed,
-    squared_distances,
-    stack_size,
-    stacked,
-    update_products,
+from fedbary.aggregation.robust import CoordinateRule, RobustRule, SelectionRule, median
+from fedbary.aggregation.rule import AnyRule, JointRule, Rule
+from fedbary.aggregation.rules import WB
+from fedbary.aggregation.sums import (
+    PIECE,
+    RunningSums,
+    Threads,
+    flat_reals,
+    is_continuous,
+    normalised,
+    workers,
 )
-from fedbary.aggregation.sums import PIECE, RunningSums, normalised
-from fedbary.aggregation.threads import Threads, workers
-from fedbary.gaussian import gaussian_pairs
+from fedbary.errors import SettingError
+from fedbary.gaussian import Posterior, gaussian_pairs
+
+
+def check_ratio(ratio: float | None, setting: str = "max_precision_ratio") -> None:
+    """Raise a SettingError unless the ratio is None, or finite and 1 or more."""
+    if ratio is not None and not 1 <= ratio < math.inf:
+        raise SettingError(setting, ratio, "1 or more, or None")
+
+
+def bound_precisions(log_var: Tensor, max_precision_ratio: float) -> Tensor:
+    """Return log-variances, [clients, weights], of precisions within a ratio r of the median.
+
+    For each weight, 1/v_k becomes min(1/v_k, r · median_j 1/v_j); every client counts once in the
+    median. A rule that weighs by precision gives a client the influence w/v: one that sends tiny
+    variances decides the aggregate. With the bound it has at most r times the influence of a client
+    with the median precision, if less than half of the clients are hostile.
+
+    The bound does nothing else. It does not change means. Let a fraction h of the clients be
+    hostile, with equal weights, and the others have the median precision. Then the hostile ones
+    still have up to r h / (r h + 1 − h) of the influence. It does not change large variances, which
+    WB, EAA and FKLB pass on, nor the weights that clients claim.
+    """
+    least = median(log_var) - math.log(max_precision_ratio)
+    return torch.maximum(log_var, least)
+
+
+@dataclass(frozen=True, eq=False)
+class Converted(Mapping[str, Tensor]):
+    """Named tensors, some of which a function converts on access.
+
+    Indexing returns a tensor whole. `piece_of` never holds more of it than a piece.
+
+    Parameters
+    ----------
+    held : Mapping[str, Tensor]
+        The tensors before conversion.
+    functions : mapping of str to callable
+        An element-wise function for each name whose tensor is to be converted.
+    """
+
+    held: Mapping[str, Tensor]
+    functions: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self.held[name]
+        return self.functions[name](tensor) if name in self.functions else tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.held)
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+
+def piece_of(tensors: Mapping[str, Tensor], name: str, size: int) -> Callable[[int], Tensor]:
+    """Return the function that gives the i-th piece of a tensor, converted; pieces have a size."""
+    if isinstance(tensors, Converted) and name in tensors.functions:
+        held, function = flat_reals(tensors.held[name]).split(size), tensors.functions[name]
+        return lambda i: function(held[i])
+    return flat_reals(tensors[name]).split(size).__getitem__
+
+
+def kind_of(tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor, torch.dtype]:
+    """Return a tensor of the shape of a named one, and the dtype after conversion."""
+    if isinstance(tensors, Converted) and name in tensors.functions:
+        held = tensors.held[name]
+        return held, tensors.functions[name](held.new_ones(1)).dtype
+    return tensors[name], tensors[name].dtype
+
+
+_SIGN = np.uint64(1 << 63)
+
+
+class BufferMean:
+    """The weighted mean Σ w_k x_k of an integer or bool tensor, rounded, half to even.
+
+    Clients are added one after another, with weights that sum to 1. Sums run in float64 over the
+    differences from the heaviest client so far. So equal values stay exact, differences over the
+    whole range of int64 do not overflow, and a distant value of little weight costs no accuracy.
+    """
+
+    def __init__(self) -> None:
+        self._like: Tensor | None = None
+        self._heaviest = self._weight = 0.0
+
+    def add(self, tensor: Tensor, weight: float) -> None:
+        """Add one client's tensor with its normalised weight; a weight of 0 adds nothing."""
+        if weight == 0:
+            return
+        codes = _encoded(_flat(tensor))
+        if self._like is None:
+            self._like = torch.empty_like(tensor, device="meta")
+            self._origin, self._step = codes, np.zeros(len(codes))
+        if weight > self._heaviest:
+            origin = codes & ~np.uint64(1)  # even: half to even of the step is of the value
+            self._step += self._weight * _difference(self._origin, origin)
+            self._origin, self._heaviest = origin, weight
+        self._step += weight * _difference(codes, self._origin)
+        self._weight += weight
+
+    def finish(self) -> Tensor:
+        """Return the mean, of the first tensor's shape and dtype."""
+        assert self._like is not None
+        dtype = np.dtype(str(self._like.dtype).removeprefix("torch."))
+        ends = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        lowest, highest = _encoded(np.array(ends, dtype))
+        up, size = self._step >= 0, np.abs(np.rint(self._step))
+        room = np.where(up, highest - self._origin, self._origin - lowest)
+        inside = size < room.astype(np.float64)
+        step = np.where(inside, np.where(inside, size, 0).astype(np.uint64), room)
+        codes = np.where(up, self._origin + step, self._origin - step)
+        values = (codes ^ _SIGN).view(np.int64) if dtype.kind == "i" else codes
+        return torch.from_numpy(values.astype(dtype)).reshape(self._like.shape)
+
+
+def aggregate_buffer(rule: AnyRule, clients: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Return the aggregate of an integer or bool tensor.
+
+    A robust rule takes the element-wise median; of an even number of clients it takes the lower of
+    the two middle ones. Any other rule takes the rounded mean, see `BufferMean`.
+
+    Parameters
+    ----------
+    rule
+        The rule.
+    clients
+        One tensor per client, of one shape and dtype.
+    weights
+        Normalised, one per client; a robust rule ignores them.
+    """
+    if isinstance(rule, RobustRule):
+        return _median(clients)
+    mean = BufferMean()
+    for tensor, weight in zip(clients, weights, strict=True):
+        mean.add(tensor, weight)
+    return mean.finish()
+
+
+def _median(clients: Sequence[Tensor]) -> Tensor:
+    values = [_flat(tensor) for tensor in clients]
+    result = np.empty_like(values[0])
+    size, middle = max(1, 16 * PIECE // len(clients)), (len(clients) - 1) // 2
+    for start in range(0, len(result), size):
+        piece = slice(start, start + size)
+        stack = np.stack([flat[piece] for flat in values])
+        result[piece] = np.partition(stack, middle, axis=0)[middle]
+    return torch.from_numpy(result).reshape(clients[0].shape)
+
+
+def _flat(tensor: Tensor) -> np.ndarray:
+    return tensor.numpy(force=True).reshape(-1)
+
+
+def _encoded(values: np.ndarray) -> np.ndarray:
+    """Map any integers or bools to uint64, in their order."""
+    if values.dtype.kind != "i":
+        return values.astype(np.uint64)
+    return values.astype(np.int64).view(np.uint64) ^ _SIGN
+
+
+def _difference(codes: np.ndarray, origin: np.ndarray) -> np.ndarray:
+    """Return codes − origin in float64."""
+    above, below = (codes - origin).astype(np.float64), (origin - codes).astype(np.float64)
+    return np.where(codes >= origin, above, -below)
+
+
+Stack = tuple[Tensor, Tensor | None]
+
+
+def stacked(
+    clients: Sequence[tuple[Tensor, Tensor | None]],
+    max_precision_ratio: float | None,
+    dtype: torch.dtype,
+    bounded: int,
+) -> Stack:
+    """Return means and log-variances as a stack in a dtype, the first ones' precisions bounded."""
+    mean = torch.stack([mean.to(dtype) for mean, _ in clients])
+    log_vars = [log_var.to(dtype) for _, log_var in clients if log_var is not None]
+    if not log_vars:
+        return mean, None
+    log_var = torch.stack(log_vars)
+    if max_precision_ratio is not None:
+        log_var[:bounded] = bound_precisions(log_var[:bounded], max_precision_ratio)
+    return mean, log_var
+
+
+def aggregate_stack(
+    rule: AnyRule, stack: Stack, weights: Sequence[float]
+) -> tuple[Tensor, Tensor | None]:
+    """Return the aggregate's mean and log-variance, [weights]; None if deterministic.
+
+    Parameters
+    ----------
+    rule
+        The rule; a selection rule only averages here.
+    stack
+        The clients' values.
+    weights
+        Normalised, one per client; for a selection rule its own weights.
+    """
+    mean, log_var = stack
+    if isinstance(rule, CoordinateRule):
+        hostile = rule.num_hostile(len(mean))
+        across = rule.across(mean, hostile)
+        return across, None if log_var is None else rule.across(log_var, hostile)
+    if isinstance(rule, JointRule) and log_var is not None:
+        shares = torch.tensor(weights, dtype=torch.float64, device=mean.device)
+        return rule.across(mean.double(), log_var.double(), shares)
+    sums = RunningSums(rule if isinstance(rule, Rule) else WB, mean.dtype)
+    for k, weight in enumerate(weights):
+        sums.add(mean[k], None if log_var is None else log_var[k], weight)
+    return sums.finish()
+
+
+def mixed(stack: Stack, matrices: Tensor) -> Stack:
+    """Return the clients' points (m, √v) after mixing; the stack's last is the centre.
+
+    Parameters
+    ----------
+    stack
+        The clients' values, and the centre's.
+    matrices
+        For m and for √v, (2, clients, clients), see `Mixing.matrices`.
+    """
+    mean, log_var = stack
+    rest = 1 - matrices.sum(2, keepdim=True)
+    of_means, of_stds = torch.cat([matrices, rest], dim=2).to(mean).clamp_min(0)
+    if log_var is None:
+        return of_means @ mean, None
+    return of_means @ mean, 2 * (of_stds @ (log_var / 2).exp()).log()
+
+
+def update_products(stack: Stack) -> Tensor:
+    """Return the inner products of the clients' updates in m and in √v, [2, clients, clients].
+
+    Updates are differences from the stack's last, the centre. In float64 a third, distant client
+    does not make two clients' product less exact.
+    """
+    mean, log_var = stack
+    updates = mean[:-1].double() - mean[-1].double()
+    of_means = updates @ updates.T
+    if log_var is None:
+        return torch.stack([of_means, torch.zeros_like(of_means)]).cpu()
+    std = (log_var.double() / 2).exp()
+    updates = std[:-1] - std[-1]
+    return torch.stack([of_means, updates @ updates.T]).cpu()
+
+
+def squared_distances(stack: Stack) -> Tensor:
+    """Return the squared Wasserstein-2 distances between clients, [clients, clients].
+
+    Differences are taken in float64 before they are squared. So distances stay exact for clients
+    that lie close together and far from 0.
+    """
+    mean, log_var = stack
+    points = mean.double()
+    if log_var is not None:
+        points = torch.cat([points, (log_var.double() / 2).exp()], dim=1)
+    distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances.square().cpu()
+
+
+def stack_size(clients: int) -> int:
+    """Return how many elements to stack at a time, so that memory does not grow with clients."""
+    return max(PIECE // 16, min(PIECE, 4 * PIECE // clients))
+
+
+class Running:
+    """The sums of every tensor under a rule, to which one posterior after another is added.
+
+    Parameters
+    ----------
+    rule : Rule
+        The rule.
+    first : Posterior
+        A posterior with the layout of all; its data are not held.
+
+    Attributes
+    ----------
+    layout : Posterior
+        The first posterior without its data.
+    """
+
+    def __init__(self, rule: Rule, first: Posterior) -> None:
+        self.layout = Posterior(_without_data(first.mean), _without_data(first.log_var))
+        self._sums: dict[str, RunningSums | BufferMean] = {
+            name: RunningSums(rule) if is_continuous(tensor) else BufferMean()
+            for name, tensor in first.mean.items()
+        }
+
+    def add(self, posterior: Posterior, share: float) -> None:
+        """Add a posterior with its normalised weight."""
+        for name, sums in self._sums.items():
+            mean, log_var = posterior.mean[name], posterior.log_var.get(name)
+            if isinstance(sums, BufferMean):
+                sums.add(mean, share)
+            else:
+                flat = None if log_var is None else flat_reals(log_var)
+                sums.add(flat_reals(mean), flat, share)
+
+    def finish(self) -> Posterior:
+        """Return the aggregate, with the names, order, shapes and dtypes of the layout."""
+        means: dict[str, Tensor] = {}
+        log_vars: dict[str, Tensor] = {}
+        for name, sums in self._sums.items():
+            if isinstance(sums, BufferMean):
+                means[name] = sums.finish()
+                continue
+            mean, log_var = sums.finish()
+            means[name] = _shaped(mean, self.layout.mean[name])
+            if log_var is not None:
+                log_vars[name] = _shaped(log_var, self.layout.log_var[name])
+        return Posterior(means, log_vars)
+
+
+def _without_data(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
+
+
+def _shaped(reals: Tensor, like: Tensor) -> Tensor:
+    reals = reals.to(like.dtype.to_real())
+    if like.is_complex():
+        reals = torch.view_as_complex(reals.view(-1, 2))
+    return reals.reshape(like.shape)
+
 
 Empty = Callable[[Tensor, torch.dtype], Tensor]
 """Returns a contiguous tensor of another's shape and a given dtype, with arbitrary values."""
@@ -67,7 +387,7 @@ def aggregate_tensors(
     weights : sequence of float
         One per client: finite, none negative, not all 0; any scale.
     max_precision_ratio : float, optional
-        The largest ratio of a precision to the clients' median; see `fedbary.aggregation.bound`.
+        The largest ratio of a precision to the clients' median; see `fedbary.aggregation.tensors`.
     mixing : Mixing, optional
         Treatment of the posteriors before the rule aggregates them.
     centre : Mapping[str, Tensor], optional

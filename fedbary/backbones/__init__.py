@@ -11,9 +11,8 @@ from torch import nn
 
 from fedbary.backbones import _own, _timm, _torchvision, _transformers
 from fedbary.backbones._body import Backbone
-from fedbary.backbones._sentences import Shortened, TextBackbone
-from fedbary.data.forms import BACKBONES, FUNCTION, backbone_of
-from fedbary.data.paths import user_path
+from fedbary.backbones._transformers import Shortened, TextBackbone
+from fedbary.data.forms import BACKBONES, FUNCTION, backbone_of, user_path
 from fedbary.data.unchanged import Kept, state_of
 from fedbary.errors import SettingError
 

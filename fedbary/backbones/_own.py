@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from fedbary.backbones._body import Transform
-from fedbary.backbones._weights import fill
+from fedbary.backbones._body import Transform, fill
 from fedbary.data.forms import DataSource
 from fedbary.errors import SettingError
 from fedbary.parts.imports import called_function, said

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedbary.backbones._body import Transform
-from fedbary.backbones._hub import cached_or_fetched
-from fedbary.backbones._weights import fill
+from fedbary.backbones._body import Transform, cached_or_fetched, fill
 from fedbary.data.forms import DataSource
 from fedbary.errors import SettingError
 from fedbary.parts.imports import library

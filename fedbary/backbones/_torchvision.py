@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedbary.backbones._body import Transform
-from fedbary.backbones._weights import HEADS, fill
+from fedbary.backbones._body import HEADS, Transform, fill
 from fedbary.data.forms import DataSource
 from fedbary.errors import SettingError, one_line
 from fedbary.parts.imports import library

@@ -17,8 +17,7 @@ from typer.core import TyperGroup
 
 from fedbary import __version__
 from fedbary.commands.experiments import compare, report, sweep
-from fedbary.commands.use import OwnCode, evaluate, export, predict
-from fedbary.commands.withdraw import forget
+from fedbary.commands.use import OwnCode, evaluate, export, forget, predict
 from fedbary.errors import SettingError, Stopped, last_words
 from fedbary.texts import SCREEN, one_line
 

@@ -57,7 +57,7 @@ def sweep(
 
     grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))
     from fedbary.study import sweep as runner
-    from fedbary.study.files import RUNS
+    from fedbary.study.table import RUNS
 
     folder = results or _folder(experiment)
     held = runner.SweepFolder.open(folder, grid)
@@ -111,7 +111,7 @@ def compare(
     Example: `fedbary compare runs/A runs/B runs/C`.
     """
     from fedbary.figures.courses import courses
-    from fedbary.report import compared, markup
+    from fedbary.report import compared, document
     from fedbary.runs.own_code import require_trusted
     from fedbary.trained import writing
 
@@ -121,7 +121,7 @@ def compare(
     picture = courses(table, compared.curves_of(table))
     tables = [f(table) for f in (compared.settings_table, compared.scores_table)]
     tables.append(compared.pairs_table(table))
-    text = "\n\n".join(markup.table(*found) for found in tables if found[1])
+    text = "\n\n".join(document.table(*found) for found in tables if found[1])
     with writing.written_whole(output, force) as folder:
         writing.write_picture(folder / "courses.png", picture)
         page = f"# Comparison\n\n{text}\n\n![courses](courses.png)\n"

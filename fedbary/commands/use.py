@@ -3,21 +3,143 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedbary.commands.reading import aligned, learned, names_of, not_trained_on, read, tell
 from fedbary.errors import SettingError
-from fedbary.figures.spared import spared
+from fedbary.figures.sheet import spared
+from fedbary.texts import SCREEN, one_line, shown
 
 if TYPE_CHECKING:
     import numpy as np
 
     from fedbary.data.examples import Examples
     from fedbary.trained import Trained
+
+
+def tell(line: str) -> None:
+    """Print a line beside the command's output."""
+    print(one_line(line, SCREEN), file=sys.stderr)
+
+
+def learned(trained: Trained) -> Trained:
+    """Return a trained model; warn if it has learned nothing."""
+    from fedbary.runs.failing import verdict
+
+    if said := verdict(trained.line):
+        print(said, file=sys.stderr)
+    return trained
+
+
+def read(trained: Trained, data: Path, target: str, by: str | None = None) -> Examples:
+    """Read examples; name unused columns, and count converted pictures."""
+    examples = trained.read(data, target)
+    if target and examples.y is None:
+        raise SettingError("--target", target, f"the column of {data} to predict")
+    if unused := [name for name in examples.unused if name != by]:
+        tell(f"{data}: unused columns: {', '.join(unused)}")
+    if examples.notes:
+        tell(f"{data}: {'; '.join(examples.notes)}")
+    if examples.unknown:
+        first = examples.names[examples.unknown[0]]
+        said = f"{len(examples.unknown)} of {len(examples.names)} rows (first: {first}) hold "
+        tell(f"{data}: {said}{examples.lacking}, and go to a person")
+    if examples.converted:
+        form = "grey" if examples.x.shape[1] == 1 else "colour"
+        said = f"{len(examples.converted)} of {len(examples.names)} images (first: "
+        said += f"{examples.converted[0]}) were converted to {form}, as the model needs"
+        tell(f"{data}: {said}")
+    return examples
+
+
+def not_trained_on(trained: Trained, examples: Examples, source: Path) -> Examples:
+    """Return the examples that were not trained on, and say how many were."""
+    old = trained.trained_on(examples)
+    if not old.any():
+        return examples
+    said = f"{int(old.sum())} of {len(old)} examples"
+    if old.all():
+        allowed = "examples that were not trained on"
+        raise SettingError("--held-out", f"{source}, {said} equal to ones trained on", allowed)
+    tell(f"{source}: {said} are equal to ones trained on and are left out")
+    return examples.part((~old).nonzero().squeeze(1))
+
+
+def names_of(trained: Trained, examples: Examples) -> dict[str, Any]:
+    """Return the examples' names, and the run's column of ids."""
+    from fedbary.parts.parameters import told
+    from fedbary.settings.task_words import OfRows
+
+    names: dict[str, Any] = {"example": list(examples.names)}
+    column = told(OfRows, trained.settings).id
+    if column in examples.columns:
+        names[column] = examples.columns[column]
+    return names
+
+
+def aligned(found: dict[str, list[object]]) -> Iterator[str]:
+    """Yield the scores as lines of a table."""
+    rows = [list(found), *map(list, zip(*found.values(), strict=True))]
+    cells = [[f"{c:.4g}" if isinstance(c, float) else shown(c) for c in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        yield "  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True))
+
+
+def kept_to(
+    trained: Trained,
+    examples: Examples,
+    known: Examples | None,
+    error_rate: float,
+    confidence: float,
+) -> np.ndarray:
+    """Return the cases that go to a person, (N,) bool, and print the guarantee for the others.
+
+    Parameters
+    ----------
+    trained, examples
+        The model, and the examples to predict.
+    known
+        Labelled examples that were not trained on; None: the run's sites' held-out examples.
+    error_rate, confidence
+        Largest fraction of errors among the kept, and the probability that it holds.
+
+    Raises
+    ------
+    SettingError
+        If there are no held-out examples, or a number is out of its range.
+    """
+    from fedbary.predictive import Prediction
+    from fedbary.predictive.conformal import together
+    from fedbary.predictive.risk import certain, risk_histogram, uncertainty_bins
+
+    prediction = trained.scored_by_sites(examples)
+    if not isinstance(prediction, Prediction) or prediction.probs.ndim > 2:
+        raise SettingError("error_rate", error_rate, "none: an example has no single class")
+    if known is not None and known.y is not None:
+        counts = risk_histogram(trained.scored_by_sites(known), known.y)
+    elif trained.sites:
+        counts = together(trained.sites.values()).risk
+    else:
+        allowed = "--held-out with labelled examples, or a run with conformal=0.9"
+        raise SettingError("confidence", confidence, allowed)
+    found = certain(counts, error_rate, confidence)
+    asked = f"at most {100 * error_rate:g} % wrong with {100 * confidence:g} % confidence"
+    if found.number < 0:
+        many = f"about {found.needed:,} would suffice" if found.needed else "more would not help"
+        print(f"All go to a person: {found.examples} held-out examples do not show {asked}; {many}")
+    flags: np.ndarray = (uncertainty_bins(prediction) > found.number).cpu().numpy()
+    if found.number >= 0:
+        print(
+            f"Kept: {asked}. {found.kept} of {found.examples} held-out examples are kept, and "
+            f"{found.wrong} of these are wrong. Here {int(flags.sum())} of {len(flags)} "
+            "go to a person"
+        )
+    return flags
+
 
 Run = Annotated[Path, typer.Argument(metavar="RUN")]
 Data = Annotated[Path, typer.Argument(metavar="DATA")]
@@ -99,7 +221,6 @@ def predict(
     Examples: `fedbary predict runs/RUN scans/ --samples 50`; `fedbary predict runs/RUN loans.csv
     --error-rate 0.01 --confidence 0.95`.
     """
-    from fedbary.commands.guaranteed import kept_to
     from fedbary.trained import load, writing
     from fedbary.trained.judgement import lacking, set_columns
 
@@ -209,7 +330,7 @@ def evaluate(
 
     Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
     """
-    from fedbary.figures.set_sizes import set_size_picture
+    from fedbary.figures.run_pictures import set_size_picture
     from fedbary.runs.conformal_kept import table_of_sites
     from fedbary.texts import alike
     from fedbary.trained import load, writing
@@ -279,7 +400,7 @@ def _to_person(
 ) -> np.ndarray:
     """Return the cases that go to a person, and print the errors on the held-out examples."""
     from fedbary.predictive import Prediction
-    from fedbary.trained.referral import CONFIDENCE, referral
+    from fedbary.trained.judgement import CONFIDENCE, referral
 
     if not isinstance(prediction, Prediction):
         allowed = "none for a regression: its interval shows the uncertainty"
@@ -301,9 +422,35 @@ def _to_person(
 
 
 def _sheet(examples: Examples, columns: dict[str, Any]):  # type: ignore[no-untyped-def]
-    from fedbary.figures.contact import contact_sheet
+    from fedbary.figures.sheet import contact_sheet
 
     uncertainty = columns["total uncertainty"]
     names = columns.get("class", columns.get("labels", [""] * len(uncertainty)))
     said = [f"{name}\n{u:#.2g} nats".strip() for name, u in zip(names, uncertainty, strict=True)]
     return contact_sheet(examples.x.cpu().numpy(), said, uncertainty)
+
+
+def forget(
+    run: Run,
+    site: Annotated[str, typer.Argument(metavar="SITE")],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder to write.", show_default="RUN-without-SITE")
+    ] = None,
+    own_code: OwnCode = False,
+) -> None:
+    """Take a site out of a run of LDA, Ridge or ConjugateGaussian, or of PVI covariance=full.
+
+    RUN is the folder of a run that has ended. SITE is the name of a site, as in its log. The new
+    folder has the model of a run without the site; of PVI it is the posterior without the site's
+    factor. RUN stays as it is.
+
+    Examples: `fedbary forget runs/RUN north`; `fedbary forget runs/RUN "partition 3" --output
+    runs/WITHOUT`.
+    """
+    from fedbary.trained.forgetting import forget as without
+    from fedbary.trained.forgetting import place_beside
+
+    place = output or place_beside(run, site)
+    for line in without(run, site, place, own_code):
+        tell(line)
+    print(f"Results: {place}")

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from fedbary.data.paths import user_path
 from fedbary.errors import SettingError
 from fedbary.parts.registry import forms, is_factory, modules
+
+
+def user_path(path: Path | str) -> Path:
+    """Return a path whose leading ``~`` is the user's home; of a user unknown here it stays."""
+    return Path(os.path.expanduser(path))
+
+
+def content_of(file: Path) -> bytes:
+    """Return what a file holds; an OSError if it cannot be read, see `require_regular`."""
+    require_regular(file)
+    return file.read_bytes()
+
+
+def require_regular(file: Path) -> None:
+    """Raise an OSError for a pipe or a device, whose reader may wait for ever."""
+    try:
+        mode = file.stat().st_mode  # once: another process may remove the file meanwhile
+    except FileNotFoundError:
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(f"{file} is a pipe or a device")
+
 
 FUNCTION = "function"
 """The kind of a function of one's own, ``package.module:function``."""

@@ -1,22 +1,250 @@
-"""A table as its source has it: named columns, and a target for each row."""
+"""A table as its source has it: cells, columns with their types, and rows with a target."""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbary.data.cell_words import name_of, plain
-from fedbary.data.column import Column, column
-from fedbary.data.split import Split, checked_split
+from fedbary.data.deal import Split, checked_split
 from fedbary.errors import CellError, SettingError
 from fedbary.texts import SURROGATE, shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "?"})
+"""Texts that stand for a missing value, in capital or small letters."""
+
+BOOLEANS = {"true": "True", "false": "False"}
+
+_WHOLE = re.compile(r"([+-]?(?:0|[1-9]\d*))\.0+", re.ASCII)
+
+DIGITS = r"[+-]?(?:0\d+|\d{16,})"
+"""Digits that may be no number."""
+
+EXPONENT = r"\d+E\d+"
+"""`1E2` in every cell: a code, for programs write 1E+02."""
+
+_NUMBER = "a number such as -1163.74: a point, no separators, no % and no currency"
+_DATE = "a number, such as days since a date: dates and times are not read"
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+
+_DISGUISED = (
+    (r"[+−–-]?\d{1,3}(?:[,.'’_ \u00a0\u202f]\d{3})+(?:[.,]\d+)?", _NUMBER),
+    (r"(?=.*[^\x00-\x7f])[+−–-]?[\d٫٬.,]+", _NUMBER),
+    (r"0x[\da-f]+", _NUMBER),
+    (r"[+−–-]?\d*,\d+", _NUMBER),
+    (r"[−–]\d+(?:\.\d+)?|\([\d.,]+\)", _NUMBER),
+    (r"[+−–-]?[\d.,]+ ?%", _NUMBER),
+    (r"[+−–-]?[$€£¥] ?[\d.,]*\d|[+−–-]?[\d.,]*\d ?[$€£¥]", _NUMBER),
+    (r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:[T ].*)?", _DATE),
+    (r"\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}(?: .*)?", _DATE),
+    (rf"(?:\d+[ -])?{_MONTH}(?:[ -]\d+,?)?[ -]\d{{2,4}}", _DATE),
+    (r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?", _DATE),
+)
+"""Texts that people read as numbers or dates, each with what is taken in their place."""
+
+_WITH_UNIT = re.compile(r"[+-]?\d[\d.,]*\s?(?:(\D+)|([^\w\s]\D*?)\s?\d[\d.,]*)|(Q)[1-4] \d+")
+
+
+def plain(text: object) -> str:
+    """Return a text in one form of Unicode, without space around it."""
+    return unicodedata.normalize("NFC", str(text)).strip()
+
+
+def name_of(cell: object) -> str:
+    """Return the name of a class or a level that a cell says."""
+    text = plain(cell)
+    if whole := _WHOLE.fullmatch(text):
+        return whole[1]
+    return BOOLEANS.get(text.casefold(), text)
+
+
+def is_code(name: str) -> bool:
+    """Return whether a name would lose digits as a number: a leading zero, or those beyond 2^53."""
+    if not re.fullmatch(DIGITS, name, re.ASCII):
+        return False
+    digits = name.lstrip("+-")
+    return digits[0] == "0" or len(digits) > 16 or int(digits) > 2**53
+
+
+def disguised(texts: Iterable[str]) -> str:
+    """Return the plain form of texts that people read as numbers or dates; "" for other texts.
+
+    Plain numbers may be among them.
+    """
+    held = set(texts)
+    for form, instead in _DISGUISED:
+        odd = {text for text in held if re.fullmatch(form, text, re.IGNORECASE)}
+        if odd and all(re.fullmatch(r"[+-]?[\d.,' ]+", text) for text in held - odd):
+            return instead
+    return ""
+
+
+def unit_of(texts: Iterable[str]) -> str:
+    """Return the unit behind a number, or the sign between two, in all of some texts; or ""."""
+    found = [_WITH_UNIT.fullmatch(text) for text in texts]
+    units = {match[match.lastindex or 0] if match else "" for match in found}
+    return units.pop() if len(units) == 1 and len(found) > 1 else ""
+
+
+def order_of(names: Iterable[str]) -> list[str]:
+    """Return names in their order: whole numbers by size, others in alphabetical order."""
+    held = sorted(names)
+    if all(re.fullmatch(r"[+-]?\d+", name, re.ASCII) for name in held):
+        return sorted(held, key=Decimal)  # int refuses more than 4,300 digits
+    return held
+
+
+MAX_LEVELS = 50
+"""Most different texts of a column; one with more is refused as names or notes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """N cells.
+
+    Attributes
+    ----------
+    numbers : ndarray
+        (N,) float64, NaN for a cell without one. True is 1, False is 0.
+    texts : ndarray or None
+        (N,) the cells as names; None for more than `MAX_LEVELS` different numbers.
+    missing : ndarray
+        (N,) bool: True for an empty cell.
+    is_text : bool
+        True if the cells are names: some are no numbers, or are codes that a number would change.
+    unfit : str
+        Type of cells that are neither numbers nor text, such as dates, or half a character; "" if
+        there are none.
+    """
+
+    numbers: np.ndarray
+    texts: np.ndarray | None
+    missing: np.ndarray
+    is_text: bool
+    unfit: str = ""
+
+    def cell(self, row: int) -> object:
+        """Return what a cell says, for an error."""
+        if self.texts is None or self.texts[row] == "nan":
+            return float(self.numbers[row])
+        return self.texts[row]
+
+    def rows(self, kept: np.ndarray) -> Column:
+        """Return some of the rows."""
+        texts = None if self.texts is None else self.texts[kept]
+        return replace(self, numbers=self.numbers[kept], texts=texts, missing=self.missing[kept])
+
+    @property
+    def values(self) -> np.ndarray:
+        """The names, or else the numbers, by which rows are told apart."""
+        return self.numbers if self.texts is None else self.texts
+
+
+def column(cells: Any, named: bool = False) -> Column:
+    """Return the column of some cells.
+
+    Parameters
+    ----------
+    cells : Series or ndarray
+        (N,): numbers, booleans or text; what is missing is NaN, NA, None, or a word of `MISSING`.
+    named : bool
+        True: keep the texts of any number of different numbers, as for classes.
+    """
+    import pandas
+
+    held = pandas.Series(cells)
+    if isinstance(held.dtype, pandas.CategoricalDtype):
+        held = held.astype(held.cat.categories.dtype if held.notna().all() else object)
+    absent = held.isna().to_numpy()
+    broken = _broken(held)
+    if broken.any():
+        whole = held.astype(object).where(~broken, "")
+        unfit = f"half a character (a lone surrogate) in row {broken.argmax() + 1}"
+        return replace(_of_texts(whole.astype(str), absent, named), unfit=unfit)
+    if not _is_plain(held):
+        return replace(_of_texts(held.astype(str), absent, named), unfit=str(held.dtype))
+    if held.dtype == object:
+        held = held.map(_text, na_action="ignore").astype(object)
+    if pandas.api.types.is_bool_dtype(held.dtype):
+        held = held.astype(object).map({True: "True", False: "False"})
+    if pandas.api.types.is_numeric_dtype(held.dtype):
+        return _of_numbers(held, absent, named)
+    return _of_texts(held, absent, named)
+
+
+def _broken(held: Any) -> np.ndarray:
+    """Return which cells are text that holds a lone surrogate, (N,) bool."""
+    if held.dtype != object:
+        return np.zeros(len(held), dtype=bool)
+    cells = held.tolist()
+    return np.array([isinstance(c, str) and SURROGATE.search(c) is not None for c in cells])
+
+
+def _is_plain(held: Any) -> bool:
+    """Return whether cells are numbers, booleans or text."""
+    from pandas.api import types
+
+    if held.dtype == object:
+        return all(isinstance(cell, str | Number) for cell in held[held.notna()].tolist())
+    is_number = types.is_numeric_dtype(held.dtype) and not types.is_complex_dtype(held.dtype)
+    return bool(is_number or types.is_bool_dtype(held.dtype) or types.is_string_dtype(held.dtype))
+
+
+def _of_numbers(held: Any, absent: np.ndarray, named: bool) -> Column:
+    numbers = held.to_numpy(np.float64, na_value=np.nan)
+    codes, found = held.factorize()
+    large = held.dtype.kind in "iu" and bool((abs(numbers) > 2**53).any())
+    texts = None
+    if named or large or absent.any() or len(found) <= MAX_LEVELS:
+        names = [_text(number) for number in found.tolist()]
+        texts = np.array([*names, "nan"], dtype=object)[codes]
+    return Column(numbers, texts, absent, large)
+
+
+def _of_texts(held: Any, absent: np.ndarray, named: bool) -> Column:
+    import pandas
+
+    codes, found = held.factorize()
+    numbers = pandas.to_numeric(held, errors="coerce").to_numpy(np.float64)
+    if not named and len(found) > MAX_LEVELS and np.isfinite(numbers).all() and not _coded(found):
+        return Column(numbers, None, absent, False)
+    names = np.array([*map(name_of, found.tolist()), ""], dtype=object)
+    each = pandas.to_numeric(pandas.Series(names), errors="coerce").to_numpy(np.float64, copy=True)
+    each[names == "True"], each[names == "False"] = 1.0, 0.0
+    nothing = np.array([name.casefold() in MISSING for name in names])
+    each[nothing] = np.nan
+    is_text = bool((np.isnan(each) & ~nothing).any()) or _coded(names[~nothing])
+    return Column(each[codes], names[codes], nothing[codes], is_text)
+
+
+def _coded(names: Any) -> bool:
+    """Return whether a number would change some of the names, as it does codes such as 007."""
+    import pandas
+
+    held = pandas.Series(names, dtype=object)
+    digits = held[held.str.fullmatch(DIGITS)]
+    return len(names) > 0 and (
+        any(map(is_code, digits)) or bool(held.str.fullmatch(EXPONENT).all())
+    )
+
+
+def _text(cell: object) -> str:
+    """Return the name of a cell; of a float that is whole the digits."""
+    if isinstance(cell, float) and cell.is_integer():
+        return f"{cell:.0f}"
+    return name_of(cell)
+
 
 Splits = Sequence[tuple[np.ndarray, np.ndarray]]
 

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 
 from fedbary.data.examples import Examples
-from fedbary.data.folder_contents import contents
 from fedbary.data.formats.npz import read_npz_arrays
 from fedbary.data.image_files import IMAGES, read_image, shape_of
-from fedbary.data.image_folder import treated
+from fedbary.data.image_folder import contents, treated
 from fedbary.data.image_layout import ImageLayout, of_pictures
 from fedbary.data.images._dataset import images_of, labels_of, require_pixels
 from fedbary.errors import SettingError

@@ -1,19 +1,97 @@
-"""A folder with a folder of images for each class, named as the class."""
+"""Images in a folder with a folder for each class, or in a column of a table."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from fedbary.data.folder_contents import Contents, contents, formats, is_hidden, named
-from fedbary.data.image_files import Shape, common_shape, read_image, shape_of, traits_of
-from fedbary.data.readers import LabelledImages
+from fedbary.data.image_files import IMAGES, Shape, common_shape, read_image, shape_of, traits_of
+from fedbary.data.readers import LabelledImages, Reading, arrays_of
 from fedbary.errors import SettingError
 from fedbary.texts import SURROGATE, composed, shown
+
+SYSTEM = {"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "$recycle.bin"}
+"""Files and folders that systems leave among a user's, in small letters."""
+
+MOST_NAMED = 5
+"""Number of names of one kind that a line shows."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The files of a folder, at any depth.
+
+    Attributes
+    ----------
+    pictures : tuple of Path
+        Those whose endings are formats of pictures, in the order of their paths.
+    others : tuple of Path
+        Those that are not read.
+    hidden : tuple of str
+        Names of hidden files and folders, whose content is not looked at.
+    """
+
+    pictures: tuple[Path, ...]
+    others: tuple[Path, ...]
+    hidden: tuple[str, ...]
+
+    def unread(self) -> list[str]:
+        """Describe what is not read, in a line: the number of files by ending, and hidden names."""
+        endings = Counter(file.suffix.lower() or "without an ending" for file in self.others)
+        parts = [f"{named([f'{n} {e}' for e, n in endings.items()])} not read"] if endings else []
+        return [*parts, *([f"hidden: {named(sorted(set(self.hidden)))}"] if self.hidden else [])]
+
+
+def contents(folder: Path) -> Contents:
+    """Return a folder's contents; links to folders and special files are skipped.
+
+    Raises
+    ------
+    SettingError
+        If a folder in it may not be read.
+    """
+    found: tuple[list[Path], list[Path]] = [], []
+    hidden = []
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        raise SettingError(str(folder), error, "a folder that can be read") from None
+    for path in paths:
+        if is_hidden(path.name):
+            hidden.append(path.name)
+        elif path.is_dir() and not path.is_symlink():
+            inner = contents(path)
+            found[0].extend(inner.pictures)
+            found[1].extend(inner.others)
+            hidden.extend(inner.hidden)
+        elif path.is_file():
+            found[path.suffix.lower() not in IMAGES].append(path)
+    return Contents(tuple(sorted(found[0])), tuple(sorted(found[1])), tuple(hidden))
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a name belongs to the system or a program, and so is no data."""
+    return name.startswith(".") or name.casefold() in SYSTEM
+
+
+def formats(pictures: Iterable[Path]) -> str:
+    """Return how many pictures of each format there are, such as "120 PNG, 4 JPEG"."""
+    counts = Counter(IMAGES[file.suffix.lower()] for file in pictures)
+    return ", ".join(f"{count} {kind}" for kind, count in counts.most_common()) or "no picture"
+
+
+def named(names: Iterable[str]) -> str:
+    """Return names for a line, the first of many."""
+    first, *others = map(shown, names)
+    listed = ", ".join([first, *others[: MOST_NAMED - 1]])
+    left = len(others) + 1 - MOST_NAMED
+    return f"{listed} and {left} more" if left > 0 else listed
+
 
 Read = TypeVar("Read")
 
@@ -145,3 +223,96 @@ def _files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
         allowed = f"a folder of images for each class ({', '.join(classes)})"
         raise SettingError(str(folder), "no image", allowed)
     return files
+
+
+LABELS = ("label", "labels")
+"""Names of the class column if several columns hold classes, or none is typed so."""
+
+UNNAMED = "y"
+"""The setting `target` where nobody has named a column."""
+
+
+def arrays_of_columns(name: str, parts: tuple[Any, Any | None], reading: Reading) -> dict[str, Any]:
+    """Return the four arrays and the classes' names of parts that train and test.
+
+    The images are the only column of the type Image, or of files' ``bytes`` and ``path``. The
+    classes are the column that the reading names. By default they are the only column of the type
+    ClassLabel, or else ``label`` or ``labels``.
+
+    Raises
+    ------
+    SettingError
+        There are no such columns, or an image cannot be read or has another shape.
+    """
+    train, test = parts
+    columns, shape, resize = _columns(name, train, reading.target), reading.shape, reading.resize
+    if shape is None:
+        held = _held(name, train, columns.images)
+        shape = common_shape((row, shape_of(image, row)) for row, image in held)
+    tested = None if test is None else _read(name, test, columns, shape, resize)
+    return arrays_of(columns.classes, _read(name, train, columns, shape, resize), tested)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The columns of images and labels, and each class's value among the labels and its name."""
+
+    images: str
+    labels: str
+    values: tuple[Any, ...]
+    classes: tuple[str, ...]
+
+
+def _columns(name: str, train: Any, target: str) -> _Columns:
+    kinds = {column: _kind(feature) for column, feature in train.features.items()}
+    images = [column for column, kind in kinds.items() if kind == "Image"]
+    others = [column for column in kinds if column not in images]
+    if target not in (UNNAMED, *others):
+        raise SettingError("target", target, f"a column of {name}: {', '.join(others)}")
+    labels = [column for column in others if column == target]
+    labels = labels or [column for column in others if kinds[column] == "ClassLabel"]
+    if len(labels) != 1:
+        labels = [column for column in LABELS if column in others]
+    if len(images) != 1 or len(labels) != 1:
+        held = ", ".join(f"{column} ({kind})" for column, kind in kinds.items())
+        allowed = "one column of type Image, and one that target= names, of type ClassLabel or "
+        raise SettingError(
+            f"dataset {name}: columns", held, f"{allowed}called label; a table needs task=tables"
+        )
+    feature = train.features[labels[0]]
+    if classes := getattr(feature, "names", ()):
+        return _Columns(images[0], labels[0], tuple(range(len(classes))), tuple(classes))
+    found = set(train[labels[0]])
+    if not all(isinstance(label, int | str) for label in found):
+        allowed = "a class for each image, a whole number or a text"
+        raise SettingError(f"dataset {name}: {labels[0]}", str(feature), allowed)
+    values = tuple(sorted(found))
+    return _Columns(images[0], labels[0], values, tuple(map(str, values)))
+
+
+def _kind(feature: Any) -> str:
+    """Return the type of a column; files without a type in the file's metadata are images."""
+    is_file = isinstance(feature, dict) and feature.keys() == {"bytes", "path"}
+    return "Image" if is_file else type(feature).__name__
+
+
+def _held(name: str, part: Any, images: str) -> Iterator[tuple[str, Path | bytes]]:
+    """Yield each row's name and its image, not decoded."""
+    from datasets import Image
+
+    undecoded = part.select_columns(images).cast_column(images, Image(decode=False))
+    for row, cell in enumerate(undecoded, 1):
+        held = cell[images] or {"bytes": b"", "path": ""}
+        yield f"dataset {name}: row {row}", held["bytes"] or Path(held["path"])
+
+
+def _read(name: str, part: Any, columns: _Columns, shape: Shape, resize: str) -> LabelledImages:
+    held = _held(name, part, columns.images)
+    pixels = np.stack([read_image(image, shape, resize, row) for row, image in held])
+    places = {value: place for place, value in enumerate(columns.values)}
+    labels = part[columns.labels]
+    for row, label in enumerate(labels, 1):
+        if label not in places:
+            where = f"dataset {name}: row {row}, {columns.labels}"
+            raise SettingError(where, label, f"one of {', '.join(map(str, columns.values))}")
+    return pixels, np.array([places[label] for label in labels])

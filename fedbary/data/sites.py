@@ -10,12 +10,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedbary.data.deal import Deal, site_shard
+from fedbary.data.deal import Deal, Shard, site_shard
+from fedbary.data.forms import user_path
 from fedbary.data.image_folder import described, read_classes
 from fedbary.data.image_layout import ImageLayout, of_pictures
 from fedbary.data.images._dataset import read_own_npz, tensors
-from fedbary.data.paths import user_path
-from fedbary.data.shard import Shard
 from fedbary.data.unchanged import Kept, state_of
 from fedbary.errors import SettingError
 

@@ -10,8 +10,7 @@ import torch
 from fedbary.data.examples import Examples
 from fedbary.data.frame import TARGET, Frame
 from fedbary.data.tables import Layout, read_file
-from fedbary.data.tables._coding import features_of
-from fedbary.data.tables._labelled import labels_of
+from fedbary.data.tables._coded import features_of, labels_of
 from fedbary.data.tables._layout import require, require_plain
 from fedbary.errors import SettingError
 

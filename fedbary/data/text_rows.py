@@ -12,15 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbary.data.cell_words import plain
 from fedbary.data.examples import Examples
-from fedbary.data.frame import Frame
+from fedbary.data.frame import Frame, plain
 from fedbary.data.images import Dataset
 from fedbary.data.readers import parted
 from fedbary.data.tables import Layout, read_file
-from fedbary.data.tables._choice import perhaps
-from fedbary.data.tables._labelled import labels_of
-from fedbary.data.tables._layout import layout_of, require_plain
+from fedbary.data.tables._coded import labels_of
+from fedbary.data.tables._layout import layout_of, perhaps, require_plain
 from fedbary.errors import CellError, SettingError
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]+")

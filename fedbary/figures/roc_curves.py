@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedbary.figures.sheet import COLORS, GREY, literal, open_frame, sheet
-from fedbary.scores.roc import Roc
+from fedbary.scores.metrics import Roc
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

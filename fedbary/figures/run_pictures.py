@@ -7,13 +7,98 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from fedbary.figures.sheet import BLUE, GREY, ORANGE, SKY, literal, open_frame, sheet
-from fedbary.scores.metrics import Reliability
+from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, SKY, literal, open_frame, sheet
+from fedbary.predictive import Forecast, Prediction
+from fedbary.scores import regression
+from fedbary.scores.metrics import Reliability, reliability
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+
+
+PARTS = 5
+"""Parts, of about as many examples each, that widths are drawn in."""
+
+
+def set_size_picture(hits: Tensor, sizes: Tensor, level: float) -> Figure:
+    """Draw the part of sets of each size, and how often these hold the truth.
+
+    Parameters
+    ----------
+    hits
+        Whether each set or interval holds the truth, (N,) bool.
+    sizes
+        Classes of each set, (N,) int64; or widths of intervals, floating point, drawn by fifths.
+    level
+        The rate at which all together shall hold it; a line.
+    """
+    held, known = hits.double().cpu().numpy(), sizes.cpu().numpy()
+    wide = sizes.is_floating_point()
+    inner = np.quantile(known, np.linspace(0, 1, PARTS + 1)[1:-1]) if wide else ()
+    found, part = np.unique(np.searchsorted(inner, known) if wide else known, return_inverse=True)
+    ticks = [f"{mean:.3g}" for mean in np.bincount(part, known) / np.bincount(part)]
+    figure = sheet(6.0, 3.2)
+    shares, rates = figure.subplots(1, 2)
+    shares.bar(found, 100 * np.bincount(part) / len(part), color=BLUE)
+    name = "Intervals" if wide else "Sets"
+    shares.set(ylabel=f"{name} (%)", title=f"Mean size {known.mean():.3g}")
+    rates.bar(found, 100 * np.bincount(part, held) / np.bincount(part), color=BLUE)
+    rates.axhline(100 * level, color=RED, linewidth=1, label=f"Wanted of all: {100 * level:g} %")
+    rates.set(ylabel=f"{name} that hold the truth (%)", ylim=(0, 105))
+    rates.set_title(f"Of all: {100 * held.mean():.1f} %")
+    rates.legend(fontsize=8, loc="lower right")
+    each = slice(None, None, max(1, len(found) // 12))
+    for axes in (shares, rates):
+        axes.set_xlabel("Mean width of a fifth" if wide else "Classes in the set")
+        axes.set_xticks(found[each], ticks[each])
+        open_frame(axes)
+    return figure
+
+
+LOOKS = {"held_out": (BLUE, "on what it holds out"), "shares": (GREEN, "by its label shares")}
+"""The colour and the legend of each kind of data."""
+
+MOST_NAMED = 40
+
+
+def who_gains(gains: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Draw each client's own model's accuracy less that of the global model.
+
+    Parameters
+    ----------
+    gains : mapping of str to mapping of str to float
+        Each site's gain as a fraction, by kind of data, ``held_out`` or ``shares``. Sites are drawn
+        in the order of the last kind's gains; up to 40 bear their names.
+    """
+    *_, order = gains.values()
+    sites = sorted(order, key=lambda site: order[site])
+    named = len(sites) <= MOST_NAMED
+    figure = sheet(6.0, max(2.6, 1.2 + (0.3 * len(sites) if named else 4.0)))
+    axes = figure.subplots()
+    height = 0.8 / len(gains)
+    for at, (data, found) in enumerate(gains.items()):
+        color, label = LOOKS[data]
+        known = [(y, 100 * found[site]) for y, site in enumerate(sites) if site in found]
+        places, values = np.array(known).T
+        offset = (at - (len(gains) - 1) / 2) * height
+        axes.barh(places + offset, values, height, color=color, label=label)
+    axes.axvline(0, color="black", linewidth=1)
+    axes.set(xlabel="Own model's accuracy less the global one's (points)")
+    axes.set_yticks(range(len(sites)) if named else [])
+    if named:
+        axes.set_yticklabels([site[:24] for site in sites], parse_math=False)
+    else:
+        axes.set_ylabel(f"{len(sites)} sites")
+    axes.legend(fontsize=8, loc="lower right")
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    open_frame(axes)
+    return figure
+
 
 ANNOTATED_CELLS = 150
 NAMED_SITES = 40
@@ -233,3 +318,28 @@ def rejection_curve(
     axes.grid(alpha=0.3)
     open_frame(axes)
     return figure
+
+
+LEVELS = np.linspace(0.01, 0.99, 99)
+"""Central intervals whose coverage is drawn."""
+
+
+def reliability_picture(
+    prediction: Prediction | Forecast, y: Tensor, ece_bins: int = 15, title: str = ""
+) -> Figure:
+    """Draw confidence against accuracy; for numbers, the coverage of central intervals.
+
+    Parameters
+    ----------
+    prediction, y, ece_bins
+        As in `score`.
+    title : str
+        Heading.
+    """
+    if isinstance(prediction, Forecast):
+        held = regression.coverage(
+            prediction, y.to(prediction.mean.device), torch.from_numpy(LEVELS)
+        )
+        return coverage_curve(LEVELS, held.numpy(), title)
+    diagram = reliability(prediction.probs, y.to(prediction.probs.device), ece_bins)
+    return reliability_diagram(diagram, title)

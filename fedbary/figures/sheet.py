@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedbary.errors import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 BLUE, RED, GREEN, ORANGE, SKY, GREY = (
     "#0072B2",
@@ -50,3 +58,52 @@ def literal(text: object) -> str:
 def open_frame(axes: Axes) -> None:
     """Leave out the upper and the right line of a frame."""
     axes.spines[["top", "right"]].set_visible(False)
+
+
+COLUMNS = 8
+
+
+def contact_sheet(
+    images: np.ndarray, said: Sequence[str], uncertainty: np.ndarray, columns: int = COLUMNS
+) -> Figure:
+    """Draw the surest images in the upper row and the least sure in the lower.
+
+    Parameters
+    ----------
+    images : ndarray
+        (N, C, H, W) with one or three channels, uint8 or floats.
+    said : sequence of str
+        Caption of each.
+    uncertainty : ndarray
+        Order of the images, (N,).
+    columns : int
+        Number of images in each row.
+    """
+    order = np.argsort(uncertainty, kind="stable")
+    rows = [order[:columns], order[::-1][:columns]]
+    figure = sheet(1.35 * columns, 3.6)
+    panels = figure.subplots(2, columns, squeeze=False)
+    for row, places, title in zip(panels, rows, ("surest", "least sure"), strict=True):
+        for axes in row:
+            axes.set(xticks=[], yticks=[])
+            axes.axis("off")
+        for axes, place in zip(row, places, strict=False):
+            pixels = images[place].astype(float)
+            low, high = pixels.min(), pixels.max()
+            shown = ((pixels - low) / max(high - low, 1e-12)).transpose(1, 2, 0)
+            shown = shown if shown.shape[2] == 3 else shown[..., 0]
+            axes.imshow(shown, cmap="gray", vmin=0, vmax=1)
+            axes.set_title(said[place], fontsize=8, parse_math=False)
+        row[0].text(
+            -0.25, 0.5, title, rotation=90, va="center", ha="center", transform=row[0].transAxes
+        )
+    return figure
+
+
+@contextmanager
+def spared(what: str, say: Callable[[str], None] = warnings.warn) -> Iterator[None]:
+    """Turn a failure within the block into one line, "`what`: not drawn, …", for `say`."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - fonts, names and numbers fail in many ways
+        say(f"{what}: not drawn, {type(error).__name__}: {one_line(error)}")

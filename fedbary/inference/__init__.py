@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedbary.aggregation.structures import Quadratic
+from fedbary.aggregation.covariance import Quadratic
 from fedbary.data.batches import Augment
 from fedbary.data.mechanism import Release, drawn
 from fedbary.errors import SettingError

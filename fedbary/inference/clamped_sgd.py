@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from fedbary.inference import Local, Training
 from fedbary.inference._parameters import PosteriorParameters
-from fedbary.inference._update import Update, inferred
-from fedbary.inference.shared.vectors import Vectors
+from fedbary.inference._steps import Update, inferred
+from fedbary.inference._vectors import Vectors
 from fedbary.variational.layers import VARIATIONAL
 
 LOG_VAR_RANGE = (-8.0, 8.0)

@@ -5,7 +5,7 @@ Point weights W of the last layer go to the minimum of
     n_k mean NLL(W) / κ + E(W)
 
 with κ the run's kl_weight. E is the prior's negative log-density: a quadratic of any structure
-(`fedbary.aggregation.structures`), or that of N(0, std²). The network's other weights must be
+(`fedbary.aggregation.covariance`), or that of N(0, std²). The network's other weights must be
 frozen. Methods take the loss's curvature at the minimum.
 
 Reference: Liu and Nocedal, On the limited memory BFGS method, 1989.
@@ -21,7 +21,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fedbary.aggregation.structures import Diagonal, Quadratic
+from fedbary.aggregation.covariance import Diagonal, Quadratic
 from fedbary.errors import SettingError
 from fedbary.inference import Local
 from fedbary.inference._head import Head

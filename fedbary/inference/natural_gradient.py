@@ -35,8 +35,8 @@ from torch import Tensor
 
 from fedbary.inference import Local, Training
 from fedbary.inference._parameters import NaturalParameters
-from fedbary.inference._update import Update, inferred
-from fedbary.inference.shared.vectors import Vectors, effective_size, scale_precision
+from fedbary.inference._steps import Update, inferred
+from fedbary.inference._vectors import Vectors, effective_size, scale_precision
 
 Parameters = NaturalParameters
 

@@ -13,14 +13,20 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
-from fedbary.data.paths import user_path
+from fedbary.data.forms import user_path
 from fedbary.data.sites import LONGEST_NAME, site_from
 from fedbary.errors import RunError, SettingError
 from fedbary.launching.app import app_folder
-from fedbary.launching.credentials import public_key, write_certificates, write_site_key
 from fedbary.launching.environment import flower_environment
 from fedbary.launching.programs import free_port, run_program, stop_tree, tool
-from fedbary.launching.superlink import last_status, to_toml, wait_for_superlink
+from fedbary.launching.superlink import (
+    last_status,
+    public_key,
+    to_toml,
+    wait_for_superlink,
+    write_certificates,
+    write_site_key,
+)
 from fedbary.launching.watcher import start, temporary_folder
 from fedbary.runs.location import CLIENTS, KEYS, SETTINGS, SITE_KEYS, is_whole
 from fedbary.runs.released import take_released

@@ -67,7 +67,7 @@ def followed(
     try:
         if log is not None:
             return process.wait()
-        from fedbary.launching.bar import show_lines, show_rounds
+        from fedbary.launching.launch import show_lines, show_rounds
 
         return show_rounds(process, Path(file)) if file else show_lines(process)
     finally:

@@ -16,9 +16,17 @@ from typing import Any
 from fedbary.aggregation import PARAMETERS, rule_named
 from fedbary.errors import SettingError
 from fedbary.inference import PosteriorParameters, StepParameters
-from fedbary.methods._room import require_room
-from fedbary.methods.shared.bench import Bench
-from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods._sites import require_room
+from fedbary.methods.shared.method import (
+    Arrival,
+    Bench,
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+)
 from fedbary.parts.parameters import Value, declared, told
 from fedbary.parts.registry import modules
 from fedbary.predictive.predictor import kind_of

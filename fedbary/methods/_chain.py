@@ -56,13 +56,59 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from fedbary.data.batches import inputs
 from fedbary.inference._steps import Steps
-from fedbary.inference.shared.vectors import Vectors
-from fedbary.methods._secant import PROBES, largest_curvature
+from fedbary.inference._vectors import Vectors
+from fedbary.methods._curvature import PROBES, largest_curvature
 from fedbary.methods.shared.descent import Descent
 from fedbary.methods.shared.method import Local
 from fedbary.predictive.networks import evaluation
 from fedbary.seeds import derive_seed
 from fedbary.variational.layers import normal_like
+
+
+class Sampler:
+    """SGHMC on a client's point weights, which are one vector; going through it takes the steps.
+
+    Parameters
+    ----------
+    local : Local
+        The client's round; its network holds what the sampler starts from, its `lr` is η.
+    friction : float
+        α, above 0 to 1; 1 is SGLD.
+    temperature : float
+        T, from 0; 1 samples the posterior.
+    steps : int, optional
+        Number of steps, by default all of the round's epochs.
+
+    Attributes
+    ----------
+    vectors : Vectors
+        The network's parameters, `vectors.points.value`.
+    """
+
+    def __init__(
+        self, local: Local, friction: float, temperature: float = 1.0, steps: int | None = None
+    ) -> None:
+        self.local, self.friction, self.temperature = local, friction, temperature
+        self.vectors = Vectors(local.model, 1.0)
+        self.steps = Steps(local, self.vectors.points, most=steps)
+
+    def __iter__(self) -> Iterator[int]:
+        """Take the steps; yield the number of each, from 0."""
+        local, points, training = self.local, self.vectors.points, self.local.training
+        std = math.sqrt(2 * self.friction * training.lr * self.temperature / len(local.x))
+        velocity = torch.zeros_like(points.value)
+        for step, _ in enumerate(self.steps):
+            points.grad.add_(points.value, alpha=training.weight_decay)
+            velocity.mul_(1 - self.friction).sub_(points.grad, alpha=training.lr)
+            velocity.add_(normal_like(velocity, self.steps.batches.noise), alpha=std)
+            points.value.add_(velocity)
+            yield step
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Return the mean NLL of the last epoch, in nats."""
+        return self.steps.metrics
+
 
 BURN_IN, HURRIED = 4, 3
 """Numbers of times `thinning` steps: those that are dropped, and those in which the chain

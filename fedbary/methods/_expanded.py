@@ -1,7 +1,7 @@
 """Sites of point weights: a client's likelihood, expanded at the mode of its tilted posterior.
 
 M is the global mean, and N(0, 1/λ) the prior. Client k's site has the slope R_k at M and the
-precision P_k, which a structure holds (`fedbary.aggregation.structures`). A round is
+precision P_k, which a structure holds (`fedbary.aggregation.covariance`). A round is
 
     client:  W_k = argmin NLL_k/κ + ⟨λ M + Σ_j≠k R_j, W − M⟩ + ½ ‖W − M‖² under λ + Σ_j≠k P_j,
              P = ∇² NLL_k(W_k)/κ,      R = ∇ NLL_k(W_k)/κ + P (M − W_k),
@@ -38,13 +38,21 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.outputs import with_outputs
-from fedbary.aggregation.structures import STRUCTURES, Quadratic, Structure
+from fedbary.aggregation.covariance import STRUCTURES, Quadratic, Structure, with_outputs
 from fedbary.errors import SettingError
 from fedbary.inference._head import Head
-from fedbary.methods._kronecker import conjugate_gradients, last_layer, matrix, tensors_of
-from fedbary.methods.shared.inherited import Inherited, older, whose
-from fedbary.methods.shared.method import Arrival, Fitted, Local, Reply, Server, Tensors
+from fedbary.methods._curvature import conjugate_gradients, last_layer, matrix, tensors_of
+from fedbary.methods.shared.method import (
+    Arrival,
+    Fitted,
+    Inherited,
+    Local,
+    Reply,
+    Server,
+    Tensors,
+    older,
+    whose,
+)
 
 SLOPE = "slope"
 MOST_NUMBERS = 2**25

@@ -13,20 +13,197 @@ sites may have any sign, and a cavity's precision is held above 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import quote, unquote
 
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.prefixes import under
+from fedbary.aggregation.covariance import unpacked
+from fedbary.aggregation.sums import under
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior, gaussian_pairs
-from fedbary.methods.shared.averages import weighted_mean
-from fedbary.methods.shared.inherited import Inherited, age, older
-from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.inference._steps import Steps
+from fedbary.inference._vectors import Momentum, Vectors
+from fedbary.methods.shared.method import (
+    Arrival,
+    Fitted,
+    Inherited,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    age,
+    older,
+    weighted_mean,
+)
 from fedbary.methods.shared.server_steps import along_points
+from fedbary.predictive import Predictive
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let sums within the block run in one order, as by threads they differ in their last bits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+PART = 0.5
+"""The part of a machine's memory that networks may take that are held beside one another."""
+
+
+def require_room(setting: str, networks: int, model: Mapping[str, Tensor]) -> None:
+    """Raise a SettingError if so many networks take more than half of the machine's memory.
+
+    Parameters
+    ----------
+    setting
+        The setting that sets their number.
+    networks
+        Number of them.
+    model
+        One of them.
+    """
+    each = sum(tensor.numel() * tensor.element_size() for tensor in model.values())
+    room = int(PART * memory())
+    if networks * each > room:
+        size = f"{networks} networks of {each:,} bytes, {networks * each:,} bytes"
+        raise SettingError(setting, size, f"at most {room:,} bytes, half of this machine's memory")
+
+
+def memory() -> int:
+    """Return the bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+ROUNDING = 1e-4
+"""The part of a matrix's mean eigenvalue that is put down to rounding."""
+
+
+def scatter(triangle: Tensor, size: int, removed: Tensor) -> Tensor:
+    """Return the mean products of (size) numbers without a part that is due to means.
+
+    Raises
+    ------
+    ValueError
+        If what is left has an eigenvalue below 0, beyond rounding: no examples have such sums.
+    """
+    whole = unpacked(triangle.double(), size)
+    left = whole - removed
+    ridge = _rounding(whole)
+    if torch.linalg.cholesky_ex(left + ridge * torch.eye(size, dtype=left.dtype)).info != 0:
+        raise ValueError("no examples have these sums and these products")
+    return left
+
+
+def require_rank(left: Tensor, whole: Tensor, rank: float) -> None:
+    """Raise a ValueError if a scatter has a larger rank than its examples allow, beyond rounding.
+
+    Parameters
+    ----------
+    left, whole : Tensor
+        The scatter about means (size, size), and the mean products it is taken from.
+    rank : float
+        Examples less the means.
+    """
+    if rank >= len(left):
+        return
+    values = torch.linalg.eigvalsh(left)
+    if values[len(values) - 1 - max(0, int(rank))] > _rounding(whole):
+        raise ValueError(f"products of so few examples have no rank above {max(0, int(rank))}")
+
+
+def require_counts(shares: Tensor, examples: float) -> None:
+    """Raise a ValueError if shares of so many examples are no whole numbers, beyond rounding."""
+    counts = shares.double() * examples
+    if float((counts - counts.round()).abs().max()) > 1e-3 + 2e-7 * examples:
+        raise ValueError(f"the classes' counts of {examples:g} examples are no whole numbers")
+
+
+def _rounding(whole: Tensor) -> float:
+    return ROUNDING * float(whole.diagonal().mean().clamp_min(1e-30))
+
+
+Pull = Callable[[Tensor], tuple[Tensor, Tensor | float]]
+"""From the weights θ (P,) what they are pulled to, and s, the precision of that pull."""
+
+
+def fit_near(local: Local, pull: Callable[[Vectors], Pull], keep: float = 1.0) -> dict[str, float]:
+    """Train the network in place by SGD with momentum, and return metrics of the fit.
+
+    The pull is a proximal step, so that any s is stable: with the velocity u of the mean NLL and
+    γ = lr s / (n_k (1 − β)),
+
+        θ ← (θ − lr u + γ target) / (1 + γ).
+
+    Parameters
+    ----------
+    local
+        Whose network holds what training starts from; its parameters are points.
+    pull
+        Given the network's parameters as vectors, the pull.
+    keep
+        Probability of each weight not to be 0 in a step.
+    """
+    q = Vectors(local.model, 1.0)
+    sgd, towards, value = Momentum(q, local.training, 0.0), pull(q), q.points.value
+    lr, scale = local.training.lr, len(local.x) * (1 - local.training.momentum)
+
+    @contextmanager
+    def thinned(x: Tensor, y: Tensor) -> Iterator[Tensor]:
+        whole = value.clone()
+        kept = torch.empty_like(value).bernoulli_(keep, generator=steps.batches.noise)
+        value.mul_(kept)
+        yield local.nll(local.model(x), y)
+        value.copy_(whole)
+        q.points.grad.mul_(kept)
+
+    steps = Steps(local, q.points, loss=thinned if keep < 1 else None)
+    for _ in steps:
+        target, precision = towards(value)
+        gamma = lr / scale * precision
+        value.sub_(sgd.update(), alpha=lr).add_(gamma * target).div_(1 + gamma)
+    return steps.metrics
+
+
+def packed(q: Vectors, tensors: Tensors) -> Tensor:
+    """Return named tensors as a vector in the order of `q.points`."""
+    return q.points.pack([tensors[name] for name in q.point_names])
+
+
+LOG_VARS = "log_var/"
+"""The prefix of log-variances' keys, in a method's state and in replies."""
+
+MOST = 40.0
+"""The largest magnitude of a log-variance, as strategies admit them."""
+
+
+def log_vars_of(tensors: Tensors) -> dict[str, Tensor]:
+    """Return the log-variances by the names of the weights, held to ±`MOST`."""
+    return {
+        name.removeprefix(LOG_VARS): tensor.clamp(-MOST, MOST)
+        for name, tensor in tensors.items()
+        if name.startswith(LOG_VARS)
+    }
+
+
+def named_around(log_vars: Tensors) -> dict[str, Tensor]:
+    """Return log-variances under the keys of the state, held to ±`MOST`."""
+    return {LOG_VARS + name: tensor.clamp(-MOST, MOST) for name, tensor in log_vars.items()}
+
+
+def predictive(model: Tensors, state: Tensors) -> Predictive:
+    """Return the model and the Gaussian around it; points before the first round."""
+    return Predictive(model, Posterior(model, log_vars_of(state)))
+
 
 LEAST_CAVITY_PRECISION = 1e-6
 """The least precision of a cavity: a standard deviation of 1000."""

@@ -8,6 +8,8 @@ to the rounding of float32.
 
 from __future__ import annotations
 
+import hashlib
+import math
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,20 +17,169 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.prefixes import under
+from fedbary.aggregation.covariance import packed, unpacked
+from fedbary.aggregation.sums import under
 from fedbary.data.batches import inputs
+from fedbary.data.digest import content_hash, row_hashes
+from fedbary.data.mechanism import noised
 from fedbary.errors import SettingError
-from fedbary.methods._kronecker import last_layer
-from fedbary.methods._possible import ROUNDING
-from fedbary.methods.shared.inherited import Inherited, age, older, whose
-from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.inference import Local
+from fedbary.methods._curvature import last_layer
+from fedbary.methods._sites import ROUNDING, scatter
+from fedbary.methods.shared.method import (
+    Arrival,
+    Fitted,
+    Inherited,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    age,
+    older,
+    whose,
+)
 from fedbary.parts.parameters import Count, NotNegative
 from fedbary.predictive import Predictive
 from fedbary.predictive.mahalanobis import Background
 from fedbary.predictive.networks import evaluation
+from fedbary.variational.frozen import frozen_tensors, hash_tensors
+
+SHARES, FEATURES, PRODUCTS = "sums/shares", "sums/features", "sums/products"
+"""The keys of what a client sends, each a mean over its examples."""
+
+
+def by_class(count: float, means: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return counts (C,), means (C, d), 0 for a class without examples, and the scatter (d, d).
+
+    Raises
+    ------
+    ValueError
+        If no examples have such sums.
+    """
+    shares, sums = means[SHARES].double(), sums_by_class(means)
+    if shares.min() < 0 or abs(float(shares.sum()) - 1) > 1e-4:
+        raise ValueError("the classes' shares are invalid")
+    centres = torch.where(shares[:, None] > 0, sums / shares[:, None].clamp_min(1e-30), 0.0)
+    within = scatter(means[PRODUCTS], sums.shape[1], centres.T @ sums)
+    return count * shares, centres, count * within
+
+
+def sums_by_class(means: Mapping[str, Tensor]) -> Tensor:
+    """Return the features' sums by class as parts of the mean of all examples, (C, d)."""
+    return means[FEATURES].double().view(len(means[SHARES]), -1)
+
+
+SENSITIVITY = math.sqrt(6)
+
+FAR = 6.0
+"""The farthest that an honest client's sums may lie, in multiples of the noise's mean distance."""
+
+
+def private_sums(sums: Mapping[str, Tensor], norm: float, multiplier: float) -> dict[str, Tensor]:
+    """Return sums over examples whose features have at most a norm, with noise.
+
+    Parameters
+    ----------
+    sums : mapping of str to Tensor
+        Counts (C,), features by class (C d,), and the triangle of products.
+    norm : float
+        c.
+    multiplier : float
+        The noise's standard deviation for a sensitivity of 1.
+    """
+    std = SENSITIVITY * multiplier
+    size = len(sums[FEATURES]) // len(sums[SHARES])
+    # half the variance beside the diagonal, as the norm counts
+    part = packed(torch.full((size, size), math.sqrt(0.5), dtype=torch.float64).fill_diagonal_(1))
+    return {
+        SHARES: noised(sums[SHARES], std),
+        FEATURES: noised(sums[FEATURES], norm * std),
+        PRODUCTS: noised(sums[PRODUCTS], norm**2 * std * part),
+    }
+
+
+def question_of(local: Local, asked: str) -> str:
+    """Return a digest of examples, in any order, of the network before the head, and of words."""
+    found = hashlib.blake2b(asked.encode(), digest_size=16)
+    state = local.state()
+    head = last_layer(state)
+    hash_tensors(found, frozen_tensors(local.model))
+    hash_tensors(found, {name: tensor for name, tensor in state.items() if name not in head})
+    rows, y = row_hashes(local.x), local.y.cpu()
+    order = torch.from_numpy(np.lexsort((y.numpy(), rows.numpy())))
+    found.update(content_hash(rows[order], y[order]).encode())
+    return found.hexdigest()
+
+
+def require_near(means: Mapping[str, Tensor], norm: float, std: float) -> None:
+    """Raise a ValueError if sums with noise lie farther out than examples and noise explain.
+
+    Parameters
+    ----------
+    means : mapping of str to Tensor
+        The sums of `private_sums`, over the examples.
+    norm : float
+        c.
+    std : float
+        The multiplier over the examples.
+    """
+    slack, classes = FAR * SENSITIVITY * std, len(means[SHARES])
+    sums = sums_by_class(means)
+    far = {
+        "shares": abs(float(means[SHARES].sum()) - 1) > slack * math.sqrt(classes) + 1e-4,
+        "sums": float(sums.norm()) > norm * (1 + slack * math.sqrt(sums.numel())),
+        "products": float(unpacked(means[PRODUCTS].double(), sums.shape[1]).norm())
+        > norm**2 * (1 + slack * sums.shape[1]),
+    }
+    if any(far.values()):
+        what = ", ".join(name for name, is_far in far.items() if is_far)
+        raise ValueError(f"{what} that no examples have, even with noise")
+
+
+def repaired(
+    count: float, means: Mapping[str, Tensor], norm: float, std: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return counts (C,), means (C, d) and scatter (d, d) within the classes, near noisy sums.
+
+    Counts are not negative and sum to n. A class's mean has at most the norm c. The matrix of
+    products, and the scatter that is left of it, are the nearest ones without negative eigenvalues.
+    The scatter has the noise's largest eigenvalue, c² √6 std √(2d), on its diagonal beside: what is
+    smaller nobody can tell from noise.
+
+    Parameters
+    ----------
+    count : float
+        n.
+    means : mapping of str to Tensor
+        The sums over n.
+    norm : float
+        c.
+    std : float
+        The noise's standard deviation for a sensitivity of 1, over n.
+    """
+    shares = means[SHARES].double().clamp_min(0)
+    shares = shares if shares.sum() > 0 else torch.ones_like(shares)
+    shares = shares / shares.sum()
+    sums = sums_by_class(means)
+    centres = torch.where(shares[:, None] > 0, sums / shares[:, None].clamp_min(1e-30), 0.0)
+    norms = centres.norm(dim=1, keepdim=True).clamp_min(1e-30)
+    centres = centres * (norm / norms).clamp_max(1)
+    products = _positive(unpacked(means[PRODUCTS].double(), sums.shape[1]))
+    within = _positive(products - centres.T @ (shares[:, None] * centres))
+    size = len(within)
+    ridge = norm**2 * SENSITIVITY * std * math.sqrt(2 * size)
+    return count * shares, centres, count * (within + ridge * torch.eye(size, dtype=within.dtype))
+
+
+def _positive(matrix: Tensor) -> Tensor:
+    """Return the nearest symmetric matrix without negative eigenvalues."""
+    values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+    return vectors @ (values.clamp_min(0)[:, None] * vectors.T)
+
 
 _AT_ONCE = 512
 """Examples whose features are held at a time."""

@@ -53,8 +53,8 @@ from fedbary.aggregation import (
 )
 from fedbary.aggregation.arriving import Change, along
 from fedbary.aggregation.mixing import Mixing
+from fedbary.aggregation.sums import LARGEST_LOG_VAR, check_values
 from fedbary.aggregation.tensors import new_empty
-from fedbary.aggregation.value_limits import LARGEST_LOG_VAR, check_values
 from fedbary.errors import SettingError
 from fedbary.gaussian import gaussian_pairs
 from fedbary.methods.shared import remembered
@@ -77,7 +77,7 @@ class Barycentre(Method):
         it; other rules do not, and gain no protection by it.
     max_precision_ratio : float or None
         Precisions are clipped to this multiple of the clients' median, weight by weight; none: no
-        bound. See `fedbary.aggregation.bound`.
+        bound. See `fedbary.aggregation.tensors`.
     clipping : bool
         True: updates longer than the median update, of means or of standard deviations, are
         shortened to it before the rule. See `fedbary.aggregation.mixing`.

@@ -65,22 +65,22 @@ from urllib.parse import quote
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.prefixes import under
+from fedbary.aggregation.sums import under
 from fedbary.errors import SettingError
 from fedbary.methods._particles import (
+    Normal,
+    Smooth,
     Swarm,
     centre,
+    descended,
     filled,
     matrix,
     named,
     scattered,
     stacked,
 )
-from fedbary.methods._room import require_room
-from fedbary.methods._stein import Normal, Smooth, descended
-from fedbary.methods._threads import one_thread
-from fedbary.methods.shared.averages import shares
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods._sites import one_thread, require_room
+from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors, shares
 from fedbary.parts.parameters import Count, NotNegative, Positive, Several, ShareOrZero
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed

@@ -50,10 +50,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
+from fedbary.aggregation.sums import LARGEST_LOG_VAR
 from fedbary.gaussian import LOG_VAR_SUFFIX, Factor, Posterior, variance_power
-from fedbary.methods.shared.averages import weighted_mean
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
 from fedbary.parts.parameters import Positive
 
 _EXAMPLES = "counted/examples"

@@ -55,10 +55,17 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedbary.aggregation.prefixes import under
-from fedbary.methods._langevin import Sampler
-from fedbary.methods.shared.averages import weighted_mean
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.aggregation.sums import under
+from fedbary.methods._chain import Sampler
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
 from fedbary.parts.parameters import Count, NotNegative, Number, Positive
 from fedbary.predictive import Predictive
 

@@ -37,8 +37,7 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation import aggregate
-from fedbary.aggregation.prefixes import under
-from fedbary.aggregation.sums import normalised
+from fedbary.aggregation.sums import normalised, under
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods._fast_sgd import fit as fit_regression

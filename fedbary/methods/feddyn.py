@@ -42,9 +42,16 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Positive
 

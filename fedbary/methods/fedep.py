@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbary.gaussian import Factor
-from fedbary.inference.shared.vectors import effective_size
+from fedbary.inference._vectors import effective_size
 from fedbary.methods._sites import SiteMethod, factor
 from fedbary.methods.shared.method import Fitted, Local, Tensors
 from fedbary.parts.parameters import BelowOne, NotNegative, Share

@@ -48,10 +48,17 @@ import torch
 from torch import Tensor
 
 from fedbary.gaussian import Posterior
-from fedbary.inference.shared.vectors import Vectors
-from fedbary.methods._near import Pull, fit_near, packed
-from fedbary.methods.shared.averages import weighted_mean
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.inference._vectors import Vectors
+from fedbary.methods._sites import Pull, fit_near, packed
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Positive, Share
 from fedbary.predictive import Predictive

@@ -47,13 +47,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from fedbary.aggregation.prefixes import under
+from fedbary.aggregation.sums import under
 from fedbary.data.batches import inputs
-from fedbary.inference.shared.vectors import Vectors
-from fedbary.methods._near import Pull, fit_near, packed
-from fedbary.methods.shared.averages import weighted_mean
+from fedbary.inference._vectors import Vectors
+from fedbary.methods._sites import Pull, fit_near, packed
 from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive

@@ -41,9 +41,17 @@ from torch import Tensor
 
 from fedbary.aggregation.covariance import packed, unpacked, with_ridge
 from fedbary.errors import SettingError
-from fedbary.methods._kronecker import factors, layers, matrix, product_mode, tensors_of
-from fedbary.methods.shared.averages import shares, weighted_mean
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods._curvature import factors, layers, matrix, product_mode, tensors_of
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    shares,
+    weighted_mean,
+)
 from fedbary.parts.parameters import Count, Positive
 
 INPUTS, SLOPES = "inputs/", "slopes/"

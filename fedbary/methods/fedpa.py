@@ -34,9 +34,16 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
 from fedbary.methods.shared.server_steps import ServerSGD, is_buffer, weights_of
 from fedbary.parts.parameters import BelowOne, NotNegative, Number, Positive
 

@@ -70,11 +70,18 @@ from torch import Tensor
 
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior, gaussian_pairs
 from fedbary.inference._steps import Steps
-from fedbary.inference.shared.vectors import Flat
+from fedbary.inference._vectors import Flat
 from fedbary.methods._chain import speed
-from fedbary.methods._secant import PROBES, largest_curvature
-from fedbary.methods.shared.averages import weighted_mean
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods._curvature import PROBES, largest_curvature
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
 from fedbary.methods.shared.server_steps import ServerAdam, is_buffer
 from fedbary.parts.parameters import BelowOne, Count, LogVar, Positive
 from fedbary.predictive import Predictive

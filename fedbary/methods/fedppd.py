@@ -52,11 +52,18 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.inference._steps import Steps
-from fedbary.inference.shared.vectors import Momentum, Vectors
+from fedbary.inference._vectors import Momentum, Vectors
+from fedbary.methods._chain import Sampler
 from fedbary.methods._distil import gap, target_of
-from fedbary.methods._langevin import Sampler
-from fedbary.methods.shared.averages import weighted_mean
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
 from fedbary.parts.parameters import Count, NotNegative, Positive
 from fedbary.predictive.networks import evaluation
 from fedbary.seeds import derive_seed

@@ -36,8 +36,7 @@ import torch
 from fedbary.gaussian import Factor, Posterior
 from fedbary.methods._sites import advanced, factor, factors, found, named
 from fedbary.methods.fedep import FedEP
-from fedbary.methods.shared.inherited import Inherited, older
-from fedbary.methods.shared.method import Method, Reply, Server, Tensors
+from fedbary.methods.shared.method import Inherited, Method, Reply, Server, Tensors, older
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.prefixes import under
+from fedbary.aggregation.sums import under
 from fedbary.methods._particles import (
+    Normal,
+    Score,
+    Smooth,
     Swarm,
     centre,
     matrix,
@@ -56,9 +59,7 @@ from fedbary.methods._particles import (
     scattered,
     stacked,
 )
-from fedbary.methods._room import require_room
-from fedbary.methods._stein import Normal, Score, Smooth
-from fedbary.methods._threads import one_thread
+from fedbary.methods._sites import one_thread, require_room
 from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import NotNegative, Positive, Several
 from fedbary.predictive import Predictive

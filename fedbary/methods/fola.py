@@ -43,11 +43,18 @@ import torch
 
 from fedbary.gaussian import Posterior
 from fedbary.methods.laplace import FISHER, pooled
-from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent, fisher
-from fedbary.methods.shared.inherited import Inherited
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
-from fedbary.methods.shared.reached import all_examples
+from fedbary.methods.shared.method import (
+    Fitted,
+    Inherited,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    all_examples,
+    weighted_mean,
+)
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import NotNegative, Positive
 from fedbary.predictive import Predictive

@@ -50,9 +50,8 @@ from urllib.parse import quote, unquote
 import torch
 
 from fedbary.aggregation import DIVERGENCES, RULES, AnyRule, Rule, aggregate, aggregate_tensors
-from fedbary.aggregation.prefixes import under
+from fedbary.aggregation.sums import LARGEST_LOG_VAR, under
 from fedbary.aggregation.tensors import new_empty
-from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods.barycentre import Barycentre

@@ -47,11 +47,19 @@ from typing import Literal
 
 import torch
 
-from fedbary.methods import _around
-from fedbary.methods.shared.averages import shares, weighted_mean
+from fedbary.methods import _sites
 from fedbary.methods.shared.descent import fisher, gauss_newton
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
-from fedbary.methods.shared.reached import all_examples
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    all_examples,
+    shares,
+    weighted_mean,
+)
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Positive
 from fedbary.predictive import Predictive
@@ -101,12 +109,12 @@ class Laplace(Method):
         mean, curvature = pooled(replies, weights_of(server.model), self.prior_precision / examples)
         log_vars = {name: -(examples * tensor).log() for name, tensor in curvature.items()}
         like = server.model
-        state = _around.named({name: t.to(like[name].dtype) for name, t in log_vars.items()})
+        state = _sites.named_around({name: t.to(like[name].dtype) for name, t in log_vars.items()})
         return {**model, **mean}, state
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the Gaussian around the global model."""
-        return _around.predictive(model, state)
+        return _sites.predictive(model, state)
 
 
 def pooled(

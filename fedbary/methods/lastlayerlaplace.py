@@ -59,20 +59,35 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation.covariance import (
+    STRUCTURES,
+    Structure,
     packed,
     reverse_kl_barycentre,
     unpacked,
     wasserstein_barycentre,
     with_ridge,
 )
-from fedbary.aggregation.structures import STRUCTURES, Structure
 from fedbary.errors import SettingError
-from fedbary.methods._curvature import barycentre, passes, statistics
-from fedbary.methods._kronecker import last_layer, matrix, tensors_of
-from fedbary.methods.shared.averages import shares, weighted_mean
+from fedbary.methods._curvature import (
+    barycentre,
+    last_layer,
+    matrix,
+    passes,
+    statistics,
+    tensors_of,
+)
 from fedbary.methods.shared.descent import GRADIENTS_AT_ONCE
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
-from fedbary.methods.shared.reached import all_examples
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    all_examples,
+    shares,
+    weighted_mean,
+)
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed

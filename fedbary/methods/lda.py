@@ -56,12 +56,21 @@ from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.data.digest import row_hashes
 from fedbary.data.mechanism import Release, noise_multiplier
 from fedbary.errors import SettingError
-from fedbary.methods._class_sums import FEATURES, PRODUCTS, SHARES, by_class, sums_by_class
-from fedbary.methods._possible import require_counts, require_rank
-from fedbary.methods._private import private_sums, question_of, repaired, require_near
-from fedbary.methods._sums import LastLayer, SumsMethod
-from fedbary.methods.shared.inherited import Inherited
-from fedbary.methods.shared.method import Local, Tensors
+from fedbary.methods._sites import require_counts, require_rank
+from fedbary.methods._sums import (
+    FEATURES,
+    PRODUCTS,
+    SHARES,
+    LastLayer,
+    SumsMethod,
+    by_class,
+    private_sums,
+    question_of,
+    repaired,
+    require_near,
+    sums_by_class,
+)
+from fedbary.methods.shared.method import Inherited, Local, Tensors
 from fedbary.parts.parameters import NotNegative
 from fedbary.predictive.mahalanobis import Background
 

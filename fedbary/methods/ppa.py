@@ -35,10 +35,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.value_limits import LARGEST_LOG_VAR, value_limit
+from fedbary.aggregation.sums import LARGEST_LOG_VAR, value_limit
 from fedbary.gaussian import gaussian_pairs
-from fedbary.methods.shared.averages import shares, weighted_mean
-from fedbary.methods.shared.method import Method, Reply, Server, Tensors
+from fedbary.methods.shared.method import Method, Reply, Server, Tensors, shares, weighted_mean
 from fedbary.parts.parameters import Several
 from fedbary.seeds import derive_seed
 

@@ -57,8 +57,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, gaussian_pairs
 from fedbary.methods._expanded import Expanded
 from fedbary.methods._sites import SiteMethod
-from fedbary.methods.shared.inherited import Inherited
-from fedbary.methods.shared.method import Arrival, Fitted, Local, Reply, Server, Tensors
+from fedbary.methods.shared.method import Arrival, Fitted, Inherited, Local, Reply, Server, Tensors
 from fedbary.parts.parameters import Positive, ShareOrZero
 
 

@@ -48,10 +48,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
-from fedbary.methods.shared.reached import part_of_all
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    part_of_all,
+    weighted_mean,
+)
 from fedbary.methods.shared.server_steps import ServerSGD, stepped, weights_of
 from fedbary.parts.parameters import Positive
 

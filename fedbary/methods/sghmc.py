@@ -52,12 +52,19 @@ from dataclasses import dataclass
 
 import torch
 
-from fedbary.aggregation.prefixes import under
+from fedbary.aggregation.sums import under
 from fedbary.methods._chain import BURN_IN, Chain
-from fedbary.methods._room import require_room
-from fedbary.methods._secant import PROBES
-from fedbary.methods.shared.averages import weighted_mean
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods._curvature import PROBES
+from fedbary.methods._sites import require_room
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, NotNegative, Share
 from fedbary.predictive import Predictive

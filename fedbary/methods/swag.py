@@ -37,10 +37,17 @@ import torch
 from fedbary.aggregation import aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.methods import _around
-from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods import _sites
 from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods.shared.method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Number, Positive
 from fedbary.predictive import Predictive
@@ -93,13 +100,13 @@ class SWAG(Method):
         point.copy_(mean)
         log_var = (squares * (self.scale / taken)).log()
         model = local.state()
-        frozen = {n: torch.full_like(model[n], -_around.MOST) for n in weights_of(model)}
-        found = _around.named({**frozen, **descent.named(log_var)})
+        frozen = {n: torch.full_like(model[n], -_sites.MOST) for n in weights_of(model)}
+        found = _sites.named_around({**frozen, **descent.named(log_var)})
         return Fitted({**model, **found}, descent.metrics)
 
     def reply_like(self, model: Tensors) -> Tensors:
         """Return a model, and a log-variance for each of its weights."""
-        return {**model, **_around.named({name: model[name] for name in weights_of(model)})}
+        return {**model, **_sites.named_around({name: model[name] for name in weights_of(model)})}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Take the rule's aggregate of the Gaussians; buffers are averaged."""
@@ -107,11 +114,11 @@ class SWAG(Method):
         posteriors = []
         for reply in replies:
             means = {name: reply.tensors[name] for name in names}
-            posteriors.append(Posterior(means, _around.log_vars_of(reply.tensors)))
+            posteriors.append(Posterior(means, _sites.log_vars_of(reply.tensors)))
         found = aggregate(self.rule, posteriors, [reply.weight for reply in replies])
         model = {**weighted_mean(replies, list(server.model)), **found.mean}
-        return model, _around.named(found.log_var)
+        return model, _sites.named_around(found.log_var)
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the Gaussian around the global model."""
-        return _around.predictive(model, state)
+        return _sites.predictive(model, state)

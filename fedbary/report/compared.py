@@ -10,10 +10,8 @@ import pandas as pd
 
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
-from fedbary.report.cells import Metric
-from fedbary.report.differences import differences
-from fedbary.report.differences import pairs_table as pairs_of
-from fedbary.report.results import REPEATS, conditions_of, plain
+from fedbary.report.results import REPEATS, Metric, conditions_of, differences, plain
+from fedbary.report.results import pairs_table as pairs_of
 from fedbary.runs.resume import require_ended
 from fedbary.settings.config import bookkeeping
 from fedbary.study.table import joined, read_run, result_rows, settings_of, with_methods

@@ -14,21 +14,31 @@ import pandas as pd
 
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import partition_heatmap
-from fedbary.report.cells import CLIENTS, NLL, SHOWN, UNCERTAINTY, Metric, marked
 from fedbary.report.compared import read_one
-from fedbary.report.differences import differences, p_value
-from fedbary.report.document import Document
-from fedbary.report.markup import Markup, code, listed
-from fedbary.report.results import NO_DATA, REPEATS, Results, grouped, plain
-from fedbary.runs.duration import duration
+from fedbary.report.document import Document, Markup, code, listed
+from fedbary.report.results import (
+    CLIENTS,
+    NLL,
+    NO_DATA,
+    REPEATS,
+    SHOWN,
+    UNCERTAINTY,
+    Metric,
+    Results,
+    differences,
+    grouped,
+    marked,
+    p_value,
+    plain,
+)
 from fedbary.runs.failing import verdict
 from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS
 from fedbary.runs.own_code import require_trusted
+from fedbary.runs.progress import duration
 from fedbary.runs.schema import BEHIND, FAILING
 from fedbary.settings.config import bookkeeping
-from fedbary.study.files import is_table
 from fedbary.study.grid import NAMING
-from fedbary.study.table import read_about, read_table, settings_of, with_methods
+from fedbary.study.table import is_table, read_about, read_table, settings_of, with_methods
 from fedbary.tasks import task_class
 
 PLAIN = "FedAvg"

@@ -4,19 +4,272 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedbary.aggregation import RULES
-from fedbary.runs.schema import HELD_OUT
+from fedbary.report.document import bold
+from fedbary.runs.schema import HELD_OUT, lower_is_better
+from fedbary.scores.stats import corrected, paired, signed_rank
 from fedbary.settings.config import Settings
 from fedbary.settings.owners import owned
 from fedbary.study.grid import differing
 from fedbary.study.table import result_rows, settings_of, with_methods
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column of the table, and how it is shown."""
+
+    column: str
+    label: str
+    scale: float = 1.0
+    decimals: int = 3
+
+    @property
+    def lower_is_better(self) -> bool | None:
+        """True if the lower value is better; None if there is no better one."""
+        return lower_is_better(self.column)
+
+    def show(self, values: Iterable[float]) -> str:
+        """Return mean ± standard deviation of values in the table's unit.
+
+        If a value is missing, there is no mean: the remaining values may be the better ones.
+        """
+        found = np.array(list(values), dtype=float) * self.scale
+        if (lost := int(np.isnan(found).sum())) > 0:
+            return "–" if lost == len(found) else f"– ({lost} of {len(found)} missing)"
+        text = f"{found.mean():.{self.decimals}f}"
+        return f"{text} ± {found.std(ddof=1):.{self.decimals}f}" if len(found) > 1 else text
+
+    def difference(self, found: Any) -> str:
+        """Return a mean difference, in this metric's unit, with its 95 % interval if it has one.
+
+        `found` is a `Paired`, or a row of `differences`.
+        """
+        numbers = (found.mean, found.low, found.high)
+        mean, low, high = (f"{number:+.{self.decimals}f}" for number in numbers)
+        return mean if math.isnan(found.low) else f"{mean} [{low}, {high}]"
+
+
+ACCURACY = Metric("accuracy", "Accuracy %", 100, 2)
+ECE_15 = Metric("ece_15", "ECE %, 15 bins", 100, 2)
+ECE_100 = Metric("ece_100", "ECE %, 100 bins", 100, 2)
+NLL = Metric("nll", "NLL")
+BRIER = Metric("brier", "Brier")
+MAIN = (ACCURACY, ECE_15, ECE_100, NLL)
+DETECTION = (
+    Metric("ood.auroc_entropy", "AUROC % of entropy", 100, 2),
+    Metric("ood.auroc_epistemic", "AUROC % of mutual information", 100, 2),
+)
+
+SHOWN = {
+    "classification": (
+        ACCURACY, NLL, ECE_15, ECE_100, BRIER, replace(DETECTION[0], label="OOD AUROC %")
+    ),
+    "tables": (
+        ACCURACY, NLL, Metric("auroc", "AUROC %", 100, 2), BRIER,
+        Metric("sensitivity", "Sensitivity %", 100, 2),
+    ),
+    "regression": (
+        NLL, Metric("rmse", "RMSE", decimals=2), Metric("crps", "CRPS", decimals=2),
+        Metric("sharpness", "sharpness", decimals=2),
+        *(Metric(f"coverage_{level}", f"in {level} %", 100, 0) for level in (50, 90, 95)),
+    ),
+}  # fmt: skip
+"""Scores of a task in a report; those of other tasks are the ones whose courses they draw."""
+
+CLIENTS = (
+    Metric("personal.held_out.personal.weighted_accuracy", "own models, own data %", 100, 2),
+    Metric("personal.held_out.personal.worst10_accuracy", "… worst tenth %", 100, 2),
+    Metric("personal.held_out.global.weighted_accuracy", "global, own data %", 100, 2),
+    Metric("local_models.weighted_accuracy", "clients' models, weighted %", 100, 2),
+    Metric("local_models.worst10_accuracy", "their worst tenth %", 100, 2),
+)
+"""Scores of the clients' models: own ones that they keep, and those that leave for the server."""
+
+UNCERTAINTY = (
+    Metric("uncertainty.entropy", "Total, nats"),
+    Metric("uncertainty.aleatoric", "Aleatoric, nats"),
+    Metric("uncertainty.epistemic", "Epistemic, nats", decimals=4),
+    Metric("by_chance.ece_15", "ECE % by chance, 15 bins", 100, 2),
+    *DETECTION,
+    Metric("ood.auroc_mahalanobis", "AUROC % of relative Mahalanobis", 100, 2),
+    *(Metric(f"rejection.0.{k}", f"Accuracy %, {k}0 % rejected", 100, 2) for k in (1, 2, 3, 5)),
+)
+
+
+def marked(metric: Metric, means: Sequence[float], shown: Sequence[str]) -> list[str]:
+    """Embolden the best cell of a column; ties share.
+
+    A single cell, and a column without a better direction, are not marked.
+    """
+    if metric.lower_is_better is None or len(means) < 2:
+        return list(shown)
+    sign = 1 if metric.lower_is_better else -1
+    rounded = np.array([sign * round(mean, metric.decimals) for mean in means])
+    best = np.nanmin(rounded)
+    return [bold(t) if value == best else t for value, t in zip(rounded, shown, strict=True)]
+
+
+def differences(
+    rows: pd.DataFrame,
+    sides: Sequence[tuple[str, str]],
+    metrics: Sequence[Metric],
+    repeats: Sequence[str],
+    points: Sequence[str] = (),
+    least: int = 1,
+) -> pd.DataFrame:
+    """Return the mean of first − second over the repeats that both sides have a score of.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        A row a run, with a column `side`. A side's runs of one point are averaged.
+    sides : sequence of (str, str)
+        The values of `side` to compare, first and second.
+    metrics : sequence of Metric
+        Metrics to compare.
+    repeats : sequence of str
+        The columns whose values are repetitions, each an independent pair: the seed, the split.
+    points : sequence of str
+        Columns, `repeats` included, whose combinations are the pairs of the Bayesian signed-rank
+        test; empty: no such test.
+    least : int
+        Points that a pair must share to be compared.
+
+    Returns
+    -------
+    DataFrame
+        A row for each metric and pair. `metric`, `first` and `second` name it. `mean`, `low`,
+        `high`, `t_test`, `wilcoxon` and `pairs` are those of `fedbary.scores.stats.Paired`, in the
+        metric's unit. `holm` is the t-test's p corrected for the pairs of the metric. `repeats`
+        counts a side's repeats, `ahead` the pairs in which the first side is better, see
+        `fedbary.runs.schema`, `ties` the equal pairs. `points` and `test` are of the
+        `SignedRank` test, None without points or without a better direction.
+    """
+    found = [
+        row
+        for metric in metrics
+        for row in _corrected(
+            [_compared(rows, pair, metric, repeats, points, least) for pair in sides]
+        )
+    ]
+    return pd.DataFrame(found, columns=list(found[0]) if found else ["metric", "first", "second"])
+
+
+def _corrected(found: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    known = [row for row in found if row is not None]
+    p_values = corrected([row["t_test"] for row in known])
+    return [{**row, "holm": p} for row, p in zip(known, p_values, strict=True)]
+
+
+def _compared(
+    rows: pd.DataFrame,
+    pair: tuple[str, str],
+    metric: Metric,
+    repeats: Sequence[str],
+    points: Sequence[str],
+    least: int,
+) -> dict[str, Any] | None:
+    keys = list(points or repeats)
+    rows = rows[["side", *keys, metric.column]]
+    scores = [
+        metric.scale
+        * rows[rows["side"] == side].groupby(keys, sort=False, dropna=False)[metric.column].mean()
+        for side in pair
+    ]
+    every = scores[0].index.union(scores[1].index, sort=False)
+    known = [side.dropna() for side in scores]
+    shared = known[0].index.intersection(known[1].index, sort=False)
+    if len(shared) < least:
+        return None
+    one, two = (side[shared] for side in known)
+    lower = metric.lower_is_better
+    tested = bool(points) and lower is not None
+    test = signed_rank(one.tolist(), two.tolist(), bool(lower)) if tested else None
+    if points:
+        one, two = (
+            side.groupby(level=list(repeats), sort=False, dropna=False).mean()
+            for side in (one, two)
+        )
+        every = every.droplevel([key for key in points if key not in repeats]).unique()
+    ahead = one < two if lower else one > two
+    return {
+        "metric": metric,
+        "first": pair[0],
+        "second": pair[1],
+        **vars(paired(one.tolist(), two.tolist())),
+        "repeats": len(every),
+        "ahead": int(ahead.sum()),
+        "ties": int((one == two).sum()),
+        "points": len(shared),
+        "test": test,
+    }
+
+
+def pairs_table(
+    found: pd.DataFrame, lead: Mapping[str, Sequence[object]] | None = None
+) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of a table of differences, the effect first, then the tests.
+
+    Parameters
+    ----------
+    found : DataFrame
+        As `differences` returns it, all with points or none.
+    lead : mapping of str to sequence, optional
+        Further columns behind that of the pair, by their heading: a value a row.
+    """
+    lead = lead or {}
+    tested = bool(len(found)) and found["test"].notna().all()
+    rows = []
+    for row, *more in zip(found.itertuples(), *lead.values(), strict=True):
+        cells = [f"{row.first} − {row.second}", *map(str, more), difference(row), better(row)]
+        cells += [p_value(row.t_test), p_value(row.wilcoxon)]
+        rows.append([*cells, _shares(row)] if tested else cells)
+    labels = {metric.label for metric in found.get("metric", ())}
+    effect = f"{labels.pop() if len(labels) == 1 else 'first − second'} [95 %]"
+    header = ["pair", *lead, effect, "first better", "p, t-test", "p, Wilcoxon"]
+    return [*header, SIGNED_RANK] if tested else header, rows
+
+
+SIGNED_RANK = "signed-rank: first / equal / second (equal: within)"
+
+
+def difference(found: Any) -> str:
+    """Return the mean difference with its 95 % interval, and the number of pairs if some lack."""
+    lacking = "" if found.pairs == found.repeats else f" ({found.pairs} of {found.repeats} pairs)"
+    return f"{found.metric.difference(found)}{lacking}"
+
+
+def better(found: Any) -> str:
+    """Return the number of pairs in which the first side is better, and the number of ties.
+
+    A dash stands for a score without a better direction.
+    """
+    if found.metric.lower_is_better is None:
+        return "–"
+    return f"{found.ahead} of {found.pairs}" + (f", {found.ties} equal" if found.ties else "")
+
+
+def p_value(p: float) -> str:
+    """Return a p-value; a dash if there was no test."""
+    if p < 0.0005:
+        return "<0.001"
+    return f"{p:.3f}" if p == p else "–"
+
+
+def _shares(found: Any) -> str:
+    """Return the signed-rank test's probabilities, and its points if they outnumber the pairs."""
+    test, points = found.test, "" if found.points == found.pairs else f", {found.points} points"
+    shares = f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}"
+    return f"{shares} (± {test.rope:.{found.metric.decimals + 1}f}{points})"
+
 
 REPEATS = ("seed", "split")
 """Settings whose values are repetitions; means are taken over them."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedbary.aggregation.prefixes import under
+from fedbary.aggregation.sums import under
 from fedbary.errors import SettingError
 from fedbary.runs.whole import read_tensors, write_tensors
 from fedbary.settings.config import bookkeeping

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedbary.data.paths import content_of
+from fedbary.data.forms import content_of
 from fedbary.errors import SettingError
 from fedbary.predictive.conformal import HeldOut, Thresholds, believed, interval
 from fedbary.runs.whole import write_whole

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
+from fedbary.data.deal import Shard
 from fedbary.data.digest import Digest, content_hash, row_hashes
-from fedbary.data.paths import content_of
-from fedbary.data.shard import Shard
+from fedbary.data.forms import content_of
 from fedbary.errors import SettingError
 from fedbary.runs.whole import read_tensors, write_tensors, write_whole
 

@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from fedbary.data.paths import user_path
+from fedbary.data.forms import user_path
 from fedbary.errors import RunError, SettingError
 from fedbary.parts.parameters import told
 from fedbary.runs.checkpoints import has_checkpoint, load_checkpoint
-from fedbary.runs.location import POSTERIOR, read_settings
-from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.location import POSTERIOR, read_rounds, read_settings
 from fedbary.runs.resume import earlier_rates, lines_until
 from fedbary.runs.schema import JOURNAL
 from fedbary.settings.config import Settings

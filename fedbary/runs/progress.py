@@ -7,6 +7,16 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+
+def duration(seconds: float) -> str:
+    """Return seconds in their two largest units."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 PROGRESS_VARIABLE = "FEDBARY_PROGRESS"
 """Environment variable that names the file; without it nothing is written."""
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.prefixes import under
+from fedbary.aggregation.sums import under
 from fedbary.data.mechanism import Release, epsilon_of
 from fedbary.errors import SettingError
 from fedbary.runs.whole import private_folder, read_tensors, write_tensors

@@ -18,11 +18,12 @@ from fedbary.runs.location import (
     SETTINGS,
     changed_settings,
     is_deployed,
+    metrics_lines,
+    only_writer,
     read_settings,
+    require_free,
     require_startable,
 )
-from fedbary.runs.lock import only_writer, require_free
-from fedbary.runs.metrics_file import metrics_lines
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.provenance import is_made_alike, write_settings
 from fedbary.runs.schema import SKIPPED

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor
 
 from fedbary import Posterior
-from fedbary.data.paths import content_of
+from fedbary.data.forms import content_of
 from fedbary.errors import SettingError
 from fedbary.parts.imports import said
-from fedbary.runs.best import best_round, counted_rounds, result_line
 from fedbary.runs.checkpoints import (
     KEPT,
     Checkpoint,
@@ -30,7 +29,7 @@ from fedbary.runs.commit import git_commit
 from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS, SIGNATURE, changed_settings
 from fedbary.runs.provenance import made_with, write_settings
 from fedbary.runs.resume import lines_until
-from fedbary.runs.schema import BEST_ROUND
+from fedbary.runs.schema import BEST_ROUND, best_round, counted_rounds, result_line
 from fedbary.runs.whole import read_tensors, write_tensors, write_whole
 from fedbary.settings.config import ROOT, Settings, read_yaml
 

@@ -6,7 +6,34 @@ the names that their task gives them; those of a user's own task are not listed.
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from fedbary.settings.config import Settings
+
+HIGHER = frozenset({"accuracy", "auroc", "f1", "iou", "rejection", "sensitivity"})
+"""Words of names of scores of which the higher value is better."""
+
+LOWER = frozenset(
+    {"brier", "bytes", "crps", "ece", "kl", "mse", "nll", "rmse", "seconds", "size", "tv"}
+)
+"""Words of names of scores, errors and costs of which the lower value is better."""
+
+
+def lower_is_better(name: str) -> bool | None:
+    """Return whether the lower value of a score is better; None if neither is, or none is known.
+
+    Parameters
+    ----------
+    name : str
+        Name of the score, with its groups before it: ``nll``, ``ood.auroc_entropy``. The last word
+        in `HIGHER` or `LOWER` counts. A coverage is best near its level, so neither way is better.
+    """
+    known = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word in HIGHER | LOWER]
+    return known[-1] in LOWER if known else None
 
 
 @dataclass(frozen=True)
@@ -122,3 +149,57 @@ PERSONAL = _entry(
     "methods with personal models",
     "fairness of each model's accuracies, on `held_out` data and by label `shares`",
 )
+
+
+Line = Mapping[str, Any]
+
+
+def validation_score(settings: Settings, line: Line) -> float:
+    """Return a round's score `keep_best` on validation data; NaN if there is none.
+
+    It is the server's score, or the mean over the clients' holdouts.
+    """
+    scores = line if settings.server_validates else line.get(HELD_OUT, {})
+    value = scores.get(settings.keep_best)
+    return math.nan if value is None else float(value)
+
+
+def counted_rounds(lines: Sequence[Line]) -> list[int]:
+    """Return the rounds that count: neither round 0, nor skipped."""
+    return [line[ROUND] for line in lines if line[ROUND] > 0 and not line[SKIPPED]]
+
+
+def best_round(settings: Settings, lines: Sequence[Line]) -> int | None:
+    """Return the first of the rounds that are best by `keep_best`; None before there is any."""
+    better = min if lower_is_better(settings.keep_best) else max
+    scores = _scores(settings, lines)
+    return better(scores, key=scores.__getitem__) if scores else None
+
+
+def is_stale(settings: Settings, lines: Sequence[Line]) -> bool:
+    """Return whether `patience` rounds have been scored since the best one."""
+    best = lines[-1].get(BEST_ROUND)
+    if not settings.patience or best is None:
+        return False
+    return sum(number > best for number in _scores(settings, lines)) >= settings.patience
+
+
+def result_line(lines: Sequence[Line]) -> Line:
+    """Return the line of the round whose model is the run's: the best if it is kept, or the last.
+
+    `lines` are those of rounds 0, 1, ….
+    """
+    best = lines[-1].get(BEST_ROUND)
+    return lines[-1] if best is None else lines[best]
+
+
+def _scores(settings: Settings, lines: Sequence[Line]) -> dict[int, float]:
+    """Return the scores of the rounds that count, by their numbers.
+
+    Rounds without a finite score are left out: no client has evaluated them.
+    """
+    counted = counted_rounds(lines)
+    scores = {
+        line[ROUND]: validation_score(settings, line) for line in lines if line[ROUND] in counted
+    }
+    return {number: score for number, score in scores.items() if math.isfinite(score)}

@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedbary.data.paths import content_of
+from fedbary.data.forms import content_of
 from fedbary.errors import SettingError
-from fedbary.runs.location import SETTINGS, SITE_KEYS
-from fedbary.runs.lock import only_writer
+from fedbary.runs.location import SETTINGS, SITE_KEYS, only_writer
 from fedbary.runs.provenance import write_settings
 from fedbary.runs.whole import write_whole
 from fedbary.settings.config import read_yaml

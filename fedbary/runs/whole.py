@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedbary.data.paths import require_regular
+from fedbary.data.forms import require_regular
 from fedbary.errors import naming
 
 _DIGEST, _MARKS = "sha256", "marks"

@@ -1,13 +1,18 @@
 """Accuracy, calibration and fairness of predictions."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
+from fedbary.predictive import Prediction
 
 NLL_OFFSET = 1e-8
 """Number added to a probability before its logarithm is taken, as in the papers' code."""
@@ -255,3 +260,132 @@ def _checked(probs: Tensor, labels: Tensor, bins: int) -> Tensor:
     if probs.min() < -1e-4 or (probs.sum(1) - 1).abs().max() > 1e-2:
         raise ValueError("probs are no probabilities: rows must be at least 0 and sum to 1")
     return probs.clamp(0, 1)
+
+
+TEMPERATURES = {f"nll-at-{2 ** (k / 4):.3g}": 2 ** (k / 4) for k in range(-8, 13)}
+"""Name of a client's NLL at each temperature, and the temperature: 1/4 to 8."""
+
+KNOWN = dict.fromkeys(TEMPERATURES, NLL_RANGE)
+"""These scores, each with its least and its largest value."""
+
+
+def nll_at_temperatures(prediction: Prediction, labels: Tensor) -> dict[str, float]:
+    """Return the mean NLL at every temperature, in nats, by its name."""
+    return {
+        name: evaluate(prediction.tempered(temperature).probs, labels)["nll"]
+        for name, temperature in TEMPERATURES.items()
+    }
+
+
+def fitted_temperature(clients: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the temperature T of the least mean NLL over the clients' examples; None without any.
+
+    Near the best of the temperatures the NLL is interpolated by a parabola in log T, through it and
+    its neighbours.
+
+    Parameters
+    ----------
+    clients
+        Scores by name, with ``num-examples``; those without `TEMPERATURES` do not count.
+    """
+    nll = _nll(clients)
+    if nll is None:
+        return None
+    logs = [math.log(temperature) for temperature in TEMPERATURES.values()]
+    best = min(range(len(nll)), key=nll.__getitem__)
+    if best in (0, len(nll) - 1):
+        return math.exp(logs[best])
+    before, here, after = nll[best - 1 : best + 2]
+    bend = before - 2 * here + after
+    step = 0.5 * (before - after) / bend if bend > 0 else 0.0
+    return math.exp(logs[best] + step * (logs[best + 1] - logs[best]))
+
+
+def least_nll(clients: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the mean NLL in nats at the best of the `TEMPERATURES`; None without any client."""
+    nll = _nll(clients)
+    return None if nll is None else min(nll)
+
+
+def _nll(clients: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """Return the mean NLL over the clients' examples at each temperature; None without any."""
+    told = [client for client in clients if client.keys() >= TEMPERATURES.keys()]
+    examples = sum(client["num-examples"] for client in told)
+    if not examples:
+        return None
+    return [sum(c["num-examples"] * c[name] for c in told) / examples for name in TEMPERATURES]
+
+
+ROUNDING = 1e-9
+"""Amount by which a threshold's specificity may fall short of the chosen one, by rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class Roc:
+    """Counts at each threshold: a row is predicted positive if its score is at or above it.
+
+    The first threshold lies above all scores; then come the different scores, the highest first.
+    Rows with one score thus change sides together.
+
+    Attributes
+    ----------
+    true_positives, false_positives : ndarray
+        Positive and negative rows that are predicted positive, (T + 1,) int64, rising from 0 to
+        all.
+    """
+
+    true_positives: np.ndarray
+    false_positives: np.ndarray
+
+    @classmethod
+    def of(cls, scores: Tensor, positive: Tensor) -> Roc:
+        """Return the curve of scores (N,), finite, for rows that are positive or not, (N,) bool.
+
+        Raises
+        ------
+        ValueError
+            If a score is not finite, or there is not one for each row.
+        """
+        values, truth = scores.cpu().double().numpy(), positive.cpu().numpy().astype(bool)
+        if values.ndim != 1 or values.shape != truth.shape or not np.isfinite(values).all():
+            raise ValueError(f"one finite score a row; got {values.shape} and {truth.shape}")
+        order = np.argsort(-values, kind="stable")
+        last = np.flatnonzero(np.diff(values[order], append=-np.inf))
+        counts = (np.cumsum(part[order])[last] for part in (truth, ~truth))
+        return cls(*(np.concatenate([[0], count]).astype(np.int64) for count in counts))
+
+    @property
+    def defined(self) -> bool:
+        """True if there are positive and negative rows; else there is no curve and no score."""
+        return bool(self.true_positives[-1] and self.false_positives[-1])
+
+    @property
+    def auroc(self) -> float:
+        """P(score of a positive row > that of a negative one), ties counted half; or NaN."""
+        if not self.defined:
+            return math.nan
+        tp, fp = self.true_positives, self.false_positives
+        area = float((np.diff(fp) * (tp[1:] + tp[:-1])).sum()) / 2
+        return area / (float(tp[-1]) * float(fp[-1]))
+
+    def sensitivity(self, specificity: float) -> float:
+        """Return the greatest sensitivity of the thresholds with at least a specificity; or NaN.
+
+        It is the maximum over t of #{positive, score ≥ t} / #positive, subject to
+        #{negative, score < t} ≥ specificity · #negative. Nothing is interpolated: a threshold
+        attains the result on these rows. The threshold above all scores has specificity 1. So the
+        result is 0 if all others have too low a specificity.
+
+        Raises
+        ------
+        SettingError
+            If the specificity is not a fraction from 0 to 1.
+        """
+        if not 0 <= specificity <= 1:
+            raise SettingError("specificity", specificity, "a fraction from 0 to 1")
+        if not self.defined:
+            return math.nan
+        negatives = self.false_positives[-1]
+        spared = negatives - self.false_positives
+        fits = spared >= (specificity - ROUNDING) * negatives
+        return float(self.true_positives[fits].max() / self.true_positives[-1])

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedbary.scores.metrics import evaluate
-from fedbary.scores.roc import Roc
+from fedbary.scores.metrics import Roc, evaluate
 
 SCORES = ("accuracy", "nll", "ece", "brier", "auroc", "sensitivity")
 
@@ -21,7 +20,7 @@ def score(
 
     - ``accuracy``, ``nll``, ``ece``, ``brier``: see `fedbary.scores.metrics.evaluate`;
     - ``auroc``: P(score of a positive row > that of a negative one), ties counted half;
-    - ``sensitivity``: at a chosen specificity, see `fedbary.scores.roc.Roc.sensitivity`.
+    - ``sensitivity``: at a chosen specificity, see `fedbary.scores.metrics.Roc.sensitivity`.
 
     With two classes the second is positive, and its probability is the score. With more, each class
     is positive once, against the rest, and the values are plain means over the classes. A class

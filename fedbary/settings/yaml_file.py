@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from fedbary.data.paths import content_of
+from fedbary.data.forms import content_of
 from fedbary.errors import SettingError
 from fedbary.settings.aliases import require_short
 

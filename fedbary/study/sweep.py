@@ -16,20 +16,18 @@ from rich.console import Console
 from rich.table import Table
 
 from fedbary.errors import RunError, SettingError, one_line
-from fedbary.launching.bar import progress_bar
-from fedbary.launching.launch import launch, located, prepare
+from fedbary.launching.launch import launch, located, prepare, progress_bar
 from fedbary.launching.programs import Killed
 from fedbary.launching.warm import Lost
-from fedbary.runs.duration import duration
-from fedbary.runs.location import is_whole
-from fedbary.runs.lock import locked, require_free
+from fedbary.runs.location import is_whole, locked, require_free
+from fedbary.runs.progress import duration
 from fedbary.runs.resume import is_changed, resumable
 from fedbary.settings.config import Settings, bookkeeping
 from fedbary.study.cost import Cost
-from fedbary.study.files import is_table
 from fedbary.study.grid import Experiment
 from fedbary.study.table import (
     differing_setting,
+    is_table,
     public,
     read_run,
     read_table,

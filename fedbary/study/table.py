@@ -18,9 +18,12 @@ the partition: JSON, a list of counts by class for each client (empty for a regr
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+import lzma
 import math
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,13 +32,95 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from fedbary.data.readers import opened
 from fedbary.errors import SettingError, one_line
 from fedbary.runs.location import METRICS, SETTINGS
 from fedbary.runs.schema import BEST_ROUND
 from fedbary.runs.whole import write_whole
 from fedbary.settings.config import Settings, read_yaml
 from fedbary.settings.owners import methods
-from fedbary.study import files
+
+COMMON = "common.csv"
+"""One row: the settings and versions that are the same in all runs."""
+
+RUNS = "runs.csv"
+"""A row a run: its name, and the settings, versions and commit in which runs differ."""
+
+ROUNDS = "rounds.csv.xz"
+"""A row a round: the run's name and its measurements."""
+
+DIGITS = 6
+"""Significant digits of a number in the table."""
+
+
+def is_table(folder: Path) -> bool:
+    """Return whether a folder holds a table."""
+    return (folder / RUNS).exists()
+
+
+def write(folder: Path, table: pd.DataFrame) -> None:
+    """Write a table; an interruption leaves the old one.
+
+    Columns that are the same in all rounds of a run, up to `commit`, and when and with what it was
+    made are written once a run, or once if they are the same in all runs.
+    """
+    columns = list(table)
+    last = "commit" if "commit" in columns else "round"
+    before = columns[: columns.index(last)]
+    about = [c for c in columns if c in (*before, "commit", "started") or c.startswith("versions.")]
+    values = table.groupby("run", sort=False)[about].nunique(dropna=False).max()
+    once = ["run", *(name for name in about if name != "run" and values[name] == 1)]
+    runs = table.drop_duplicates("run")[once]
+    differ = [name for name in once if name == "run" or runs[name].nunique(dropna=False) > 1]
+    rounds = table[["run", *(name for name in columns if name not in once)]]
+    common = runs.head(1).assign(**dict.fromkeys(differ))
+    write_whole(folder / ROUNDS, lzma.compress(_text(rounds)))
+    write_whole(folder / RUNS, _text(runs[differ]))
+    write_whole(folder / COMMON, _text(common))
+
+
+def _text(rows: pd.DataFrame) -> bytes:
+    return rows.to_csv(index=False, float_format=f"%.{DIGITS}g").encode()
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """Return a table, a row a round.
+
+    A column of the runs goes before the common one, with which an interrupted write left it.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    ValueError
+        A file is damaged, or two are not of the same runs.
+    """
+    runs = _parsed((folder / RUNS).read_bytes())
+    if (folder / COMMON).exists():
+        common = _parsed((folder / COMMON).read_bytes())
+        told = {name: value for name, (value,) in common.items() if name not in runs}
+        runs = runs.assign(**told)[[*common, *(name for name in runs if name not in common)]]
+    try:
+        rounds = _parsed(_content(folder / ROUNDS))
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise ValueError(f"{ROUNDS}: {error}") from None
+    if lost := sorted(set(runs["run"]) - set(rounds["run"])):
+        raise ValueError(f"{ROUNDS} lacks {lost[0]}")
+    table = rounds.merge(runs, on="run")
+    return table[[*runs, *(name for name in rounds if name not in runs)]]
+
+
+def _content(file: Path) -> bytes:
+    with opened(file) as held:
+        return held.read()
+
+
+def _parsed(content: bytes) -> pd.DataFrame:
+    if not content.endswith(b"\n"):
+        raise ValueError("its last line is cut off")
+    text = io.BytesIO(content)
+    return pd.read_csv(text, dtype={"run": str}, keep_default_na=False, na_values=[""])
+
 
 FORMAT = 1
 """Version of the table; it is increased whenever a column changes its meaning."""
@@ -113,9 +198,9 @@ def read_table(results: str | Path) -> pd.DataFrame:
     """
     results = Path(results)
     try:
-        table = files.read(results)
+        table = read(results)
     except FileNotFoundError:
-        allowed = f"a folder with {files.RUNS}, as fedbary sweep fills it, or that of a run"
+        allowed = f"a folder with {RUNS}, as fedbary sweep fills it, or that of a run"
         if not results.is_dir():
             allowed += "; there is none of this name"
         elif (results / "runs").is_dir():
@@ -163,7 +248,7 @@ def joined(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def write_table(results: Path, runs: Sequence[pd.DataFrame]) -> None:
     """Write the runs' rows as the folder's table, at once: an interruption leaves the old one."""
-    files.write(results, joined(runs))
+    write(results, joined(runs))
 
 
 def write_about(results: Path, title: str, about: str) -> None:
@@ -212,7 +297,7 @@ def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | 
     for key, value in settings.items():
         if key in row and str(row[key]) != str(value):
             try:
-                same = math.isclose(float(row[key]), float(value), rel_tol=10 ** (1 - files.DIGITS))
+                same = math.isclose(float(row[key]), float(value), rel_tol=10 ** (1 - DIGITS))
             except (TypeError, ValueError):
                 same = False
             if not same:

@@ -18,7 +18,7 @@ from fedbary.settings.config import Settings
 from fedbary.tasks._calibrated import edges, groups, held_out, hits_and_sizes, risks, row_names
 from fedbary.tasks._classes import Classes
 from fedbary.tasks._task import Task
-from fedbary.tasks.shared.values import (
+from fedbary.tasks._values import (
     ClientMetrics,
     Dialogue,
     Graph,

@@ -23,7 +23,7 @@ from fedbary.settings.config import Settings
 from fedbary.settings.owners import methods
 from fedbary.settings.task_words import OfAdapters, OfFeatures
 from fedbary.tasks._network import as_it_trains
-from fedbary.tasks.shared.values import Condition, Outcome
+from fedbary.tasks._values import Condition, Outcome
 from fedbary.variational.adapters import Adapters
 from fedbary.variational.frozen import keep_frozen
 

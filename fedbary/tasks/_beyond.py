@@ -7,11 +7,10 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
-from fedbary.data.batches import inputs
-from fedbary.data.corruption import CORRUPTIONS, STRENGTHS, corrupted
+from fedbary.data.batches import CORRUPTIONS, STRENGTHS, corrupted, inputs
 from fedbary.predictive import Prediction
 from fedbary.scores.metrics import auroc, evaluate
-from fedbary.tasks._class_scores import ECE_BINS
+from fedbary.tasks._classes import ECE_BINS
 
 REPEATS = 5
 """Number of sets of networks drawn from the final posterior for the spread of the ECE."""

@@ -24,7 +24,7 @@ from fedbary.predictive.conformal import (
 from fedbary.predictive.risk import risk_histogram
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfClasses, OfGuarantees
-from fedbary.tasks.shared.values import Signature
+from fedbary.tasks._values import Signature
 
 ALL, CLASS = "all", "class"
 """Values of `conformal_by` that are no columns."""

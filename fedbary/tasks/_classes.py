@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,30 +13,38 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from fedbary.data.batches import inputs
-from fedbary.data.deal import evaluation_data
+from fedbary.data.deal import Shard, evaluation_data
 from fedbary.data.examples import Examples
 from fedbary.data.formats.npz import read_npz_arrays
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.shard import Shard
 from fedbary.errors import SettingError
-from fedbary.figures.gains import who_gains
-from fedbary.figures.reliability import reliability_picture
-from fedbary.figures.run_pictures import Curve
+from fedbary.figures.run_pictures import Curve, reliability_picture, who_gains
+from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.networks import device_of
 from fedbary.predictive.predictor import Draws, kind_of
+from fedbary.predictive.projection import STRENGTHS
 from fedbary.runs import schema
-from fedbary.scores.metrics import evaluate
-from fedbary.scores.temperature import TEMPERATURES, nll_at_temperatures
+from fedbary.scores.metrics import KNOWN as KNOWN_AT_TEMPERATURES
+from fedbary.scores.metrics import (
+    NLL_RANGE,
+    TEMPERATURES,
+    accuracy_after_rejection,
+    ece_by_chance,
+    evaluate,
+    fairness,
+    fitted_temperature,
+    least_nll,
+    nll_at_temperatures,
+)
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfClasses
-from fedbary.tasks import _class_scores, _failing, _linear
-from fedbary.tasks._class_scores import SCORES
+from fedbary.tasks import _failing
 from fedbary.tasks._network import network
 from fedbary.tasks._task import Task
-from fedbary.tasks.shared.values import (
+from fedbary.tasks._values import (
     ClientMetrics,
     Condition,
     Facts,
@@ -49,6 +57,127 @@ from fedbary.tasks.shared.values import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+ECE_BINS = (15, 100)
+"""Numbers of bins of most papers and of BA-BFL; both are recorded beside `ece_bins`."""
+
+SCORES = {"accuracy": (0.0, 1.0), "nll": NLL_RANGE, "ece": (0.0, 1.0), "brier": (0.0, 2.0)}
+"""The scores of a model's probabilities, each with its least and its largest value."""
+
+OWN = {
+    "global": "",
+    "personal": "personal-",
+    **{f"projected-{called}": f"projected-{called}-" for called in STRENGTHS},
+}
+"""Prefixes of a client's evaluation metrics, by the scored model."""
+
+DATA = {"held_out": "", "shares": "share-"}
+"""Their second parts, by the data: the client's holdout, or the test set by its label shares."""
+
+REJECTED = tuple(tenth / 10 for tenth in range(10))
+"""Fractions of the test set that are rejected, most uncertain first."""
+
+ACCURACY = ("accuracy", 100, "Accuracy (%)", BLUE)
+NLL = ("nll", 1, "Negative log-likelihood (nats)", RED)
+ECE = ("ece", 100, "Expected calibration error (%)", GREEN)
+
+
+def known_temperature(outcome: Outcome) -> float | None:
+    """Return the calibration temperature of the global model, if the clients have told it."""
+    if schema.TEMPERATURE in outcome.told:
+        return float(outcome.told[schema.TEMPERATURE])
+    return fitted_temperature(outcome.held_out)
+
+
+def at_temperature(prediction: Prediction, labels: Tensor, temperature: float) -> dict[str, Any]:
+    """Return the line's entries on a temperature: T, and the scores without it."""
+    plain = evaluate(prediction.probs, labels)
+    ece = {f"ece_{bins}": evaluate(prediction.probs, labels, bins)["ece"] for bins in ECE_BINS}
+    return {schema.TEMPERATURE: temperature, schema.UNTEMPERED: {**plain, **ece}}
+
+
+def known(scores: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Return the limits of scores as clients send them: of the global model, and of their own."""
+    prefixes = (
+        "",
+        "local-",
+        *(f"{model}{data}" for model in OWN.values() for data in DATA.values()),
+    )
+    found = {f"{p}{name}": limits for p in prefixes for name, limits in scores.items()}
+    return {**found, **KNOWN_AT_TEMPERATURES}
+
+
+def summary(trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]) -> dict[str, Any]:
+    """Return the fairness of the clients' own models, and of the global one on their holdouts."""
+    line: dict[str, Any] = {}
+    if told := [client for client in trained if "local-accuracy" in client]:
+        line[schema.LOCAL_MODELS] = _spread(told, "local-accuracy")
+    if told := [client for client in held_out if client.keys() >= SCORES.keys()]:
+        shown = [{k: v for k, v in client.items() if k not in TEMPERATURES} for client in told]
+        tempered = least_nll(told)
+        line[schema.HELD_OUT] = {
+            **means(told),
+            **({} if tempered is None else {"tempered_nll": tempered}),
+            **_spread(told, "accuracy"),
+            "clients": shown,
+        }
+    for data, part in DATA.items():
+        both = {f"{OWN[model]}{part}accuracy" for model in ("global", "personal")}
+        told = [client for client in held_out if client.keys() >= both]
+        for model, prefix in OWN.items():
+            name = f"{prefix}{part}accuracy"
+            if of_model := [client for client in told if name in client]:
+                spreads = line.setdefault(schema.PERSONAL, {}).setdefault(data, {})
+                spreads[model] = _spread(of_model, name)
+    return line
+
+
+def uncertainty(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:
+    """Return the ECE in the usual bins, and the mean entropy with its two parts, in nats.
+
+    One network tells no epistemic part.
+    """
+    line: dict[str, Any] = {
+        f"ece_{bins}": evaluate(prediction.probs, labels, bins)["ece"] for bins in ECE_BINS
+    }
+    line[schema.UNCERTAINTY] = {
+        "entropy": float(prediction.entropy.mean()),
+        "aleatoric": float(prediction.aleatoric.mean()),
+        **({} if prediction.networks == 1 else {"epistemic": float(prediction.epistemic.mean())}),
+    }
+    return line
+
+
+def at_end(prediction: Prediction, labels: torch.Tensor, seed: int) -> dict[str, Any]:
+    """Return selective accuracies: the most uncertain predictions are put aside.
+
+    Beside them stands the ECE that a calibrated model of these confidences has by chance.
+    """
+    kept = accuracy_after_rejection(prediction.probs, labels, prediction.entropy, REJECTED)
+    chance = {f"ece_{bins}": ece_by_chance(prediction.probs, bins, seed) for bins in ECE_BINS}
+    rejection = {f"{part:.1f}": value for part, value in zip(REJECTED, kept, strict=True)}
+    return {schema.REJECTION: rejection, schema.BY_CHANCE: chance}
+
+
+def means(clients: Sequence[ClientMetrics], names: Iterable[str] = SCORES) -> dict[str, float]:
+    """Return the means of the clients' scores, weighted by their numbers of examples.
+
+    A score is that of the clients who have told it; NaN where none has.
+    """
+    found = {}
+    for name in names:
+        told = [client for client in clients if name in client]
+        weights = [client["num-examples"] for client in told]
+        values = [client[name] for client in told]
+        found[name] = float(np.average(values, weights=weights)) if told else math.nan
+    return found
+
+
+def _spread(clients: Sequence[ClientMetrics], name: str) -> dict[str, float]:
+    weights = [client["num-examples"] for client in clients]
+    return fairness([client[name] for client in clients], weights)
+
 
 AT_ONCE = 500
 """Inputs that networks answer at a time."""
@@ -77,11 +206,11 @@ class Classes(Task):
 
     limits: Mapping[str, tuple[float, float]] = SCORES
     best_by: tuple[str, ...] = BEST_BY
-    curves: tuple[Curve, ...] = (_class_scores.ACCURACY, _class_scores.NLL, _class_scores.ECE)
+    curves: tuple[Curve, ...] = (ACCURACY, NLL, ECE)
 
     def __init_subclass__(cls) -> None:
         """Know each score as clients send it, of the global model and of their own."""
-        cls.known_metrics = _class_scores.known(cls.limits)
+        cls.known_metrics = known(cls.limits)
 
     @property
     def bins(self) -> int:
@@ -159,11 +288,11 @@ class Classes(Task):
         self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts
     ) -> dict[str, Any]:
         """Return the worth of a kept round's uncertainties, class by class."""
-        return _class_scores.at_end(prediction, y, self.seed("chance"))
+        return at_end(prediction, y, self.seed("chance"))
 
     def temperature(self, outcome: Outcome) -> float | None:
         """Return the temperature of the global model's predictions; None where none is known."""
-        return _class_scores.known_temperature(outcome)
+        return known_temperature(outcome)
 
     # At a client
 
@@ -213,10 +342,10 @@ class Classes(Task):
             return Scored(nothing, {schema.FAILING: _failing.NOT_FINITE})
         line: dict[str, Any] = {}
         if temperature is not None:
-            line = _class_scores.at_temperature(prediction.one_by_one(), labels, temperature)
+            line = at_temperature(prediction.one_by_one(), labels, temperature)
             prediction = prediction.tempered(temperature)
         each = prediction.one_by_one()
-        line |= _class_scores.uncertainty(each, labels)
+        line |= uncertainty(each, labels)
         if self.settings.may_be_kept(outcome.round):
             line |= self.at_end(outcome, each, x, labels, facts)
         found = self.judged(prediction, y)
@@ -227,13 +356,13 @@ class Classes(Task):
 
     def behind(self, prediction: Prediction, labels: Tensor) -> dict[str, str]:
         """Return the lag behind a linear model of the inputs, if it is large."""
-        return _linear.classes_behind(self.held, self.deal, prediction, labels)
+        return _failing.classes_behind(self.held, self.deal, prediction, labels)
 
     def _scored_by_sites(self, outcome: Outcome, temperature: float | None) -> Scored:
         """Return the sites' mean scores at temperature 1, weighted by the size of the holdouts."""
         scores = dict.fromkeys(self.limits, math.nan)
         if told := [client for client in outcome.held_out if client.keys() >= SCORES.keys()]:
-            scores = _class_scores.means(told, self.limits)
+            scores = means(told, self.limits)
         line: dict[str, Any] = {} if temperature is None else {schema.TEMPERATURE: temperature}
         if failing := _failing.no_better(scores, outcome.label_counts):
             line[schema.FAILING] = failing
@@ -252,9 +381,9 @@ class Classes(Task):
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
     ) -> dict[str, Any]:
         """Return the clients' fairness, and the means of their scores on what they hold out."""
-        line = _class_scores.summary(trained, held_out)
+        line = summary(trained, held_out)
         if schema.HELD_OUT in line and (more := self.limits.keys() - SCORES.keys()):
-            also = _class_scores.means(line[schema.HELD_OUT]["clients"], sorted(more))
+            also = means(line[schema.HELD_OUT]["clients"], sorted(more))
             line[schema.HELD_OUT] = {**also, **line[schema.HELD_OUT]}
         return line
 
@@ -262,7 +391,7 @@ class Classes(Task):
         """Yield a picture of the clients' gains by models of their own, if there are scores."""
         clients = line.get(schema.HELD_OUT, {}).get("clients", [])
         gains: dict[str, dict[str, float]] = {}
-        for data, part in _class_scores.DATA.items():
+        for data, part in DATA.items():
             pair = f"{part}accuracy", f"personal-{part}accuracy"
             found = {c["site"]: c[pair[1]] - c[pair[0]] for c in clients if c.keys() >= set(pair)}
             if found:

@@ -10,19 +10,18 @@ from torch import Tensor
 
 from fedbary.backbones import Backbone, load
 from fedbary.backbones._store import Store
+from fedbary.data.deal import Shard
+from fedbary.data.forms import user_path
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import Normaliser
-from fedbary.data.paths import user_path
-from fedbary.data.principal import principal
-from fedbary.data.shard import Shard
-from fedbary.data.standardise import Standardiser
+from fedbary.data.standardise import Standardiser, principal
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfImages
 from fedbary.tasks import _sums
-from fedbary.tasks.shared.values import Dialogue
+from fedbary.tasks._values import Dialogue
 
 
 def backbone_of(settings: Settings) -> Backbone | None:

@@ -2,15 +2,118 @@
 
 from __future__ import annotations
 
-from torch import nn
+import copy
+from itertools import pairwise
 
+import torch
+from torch import Generator, Tensor, nn
+
+from fedbary.errors import SettingError
 from fedbary.inference import PosteriorParameters, prepare
 from fedbary.models import build
+from fedbary.parts.imports import said
 from fedbary.parts.parameters import told
 from fedbary.parts.registry import is_factory
+from fedbary.predictive.networks import answering_draws, device_of
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
-from fedbary.tasks._trial import require_usable
+from fedbary.variational import gaussian_layers
+from fedbary.variational.noise import drawing, seeded
+
+BATCH = 2
+"""Inputs that it is tried on: batch norm trains on two or more."""
+
+
+def require_usable(
+    name: str, network: nn.Module, shape: tuple[int, ...], answer: tuple[int, ...]
+) -> None:
+    """Try a network forwards and backwards in training mode, then in evaluation mode.
+
+    Parameters
+    ----------
+    name : str
+        Its name in errors.
+    network : nn.Module
+        The network with its Gaussian layers. It is not changed, nor is any generator.
+    shape : tuple of int
+        Shape of an input without the batch.
+    answer : tuple of int
+        Shape of its answer to an input.
+
+    Raises
+    ------
+    SettingError
+        If two of its tensors share memory, another layer reads a Gaussian layer's weight, or it
+        cannot be trained or asked.
+    """
+    if tied := _tied(network):
+        allowed = f"a network whose tensors are each its own: {' and '.join(tied)} are one"
+        raise SettingError("model", name, allowed)
+    network, read = copy.deepcopy(network), []
+    layers = gaussian_layers(network)
+    while True:
+        try:
+            _try(name, network, shape, answer)
+            break
+        except AttributeError as error:
+            found = [layer for layer in layers if layers[layer] is error.obj]
+            if error.name != "weight" or not found or found[0] in read:
+                raise SettingError("model", name, f"a network that works ({said(error)})") from None
+            read += found
+            layers[found[0]].__dict__["weight"] = layers[found[0]].weight_mean
+    if read:
+        last = len(layers) - 1 - max(map(list(layers).index, read))
+        allowed = "a network whose weights no other module reads; another reads that of "
+        allowed += f"{read[0]}; bayesian_layers up to {last} leave such layers plain"
+        raise SettingError("model", name, allowed)
+
+
+def _try(name: str, network: nn.Module, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Train and ask as a client and the server do; an AttributeError is let through."""
+    device, mode = device_of(network), "training"
+    try:
+        with seeded(0, device):
+            x = torch.rand(BATCH, *shape, device=device)
+            generator = Generator(device).manual_seed(0)
+            with torch.enable_grad(), drawing(network.train(), generator):
+                answer = network(x)
+                _require(name, answer, expected)
+                answer.square().sum().backward()
+            mode = "evaluation"
+            with torch.inference_mode():
+                _require(name, answering_draws(network, 2, generator)(x)[0], expected)
+    except (SettingError, AttributeError):
+        raise
+    except Exception as error:  # noqa: BLE001 - code of others raises many kinds
+        allowed = f"a network that answers {BATCH} inputs in {mode} mode ({said(error)})"
+        raise SettingError("model", name, allowed) from None
+
+
+def _require(name: str, answer: object, expected: tuple[int, ...]) -> None:
+    if not isinstance(answer, Tensor):
+        found = f"a {type(answer).__name__}"
+    elif tuple(answer.shape) != (BATCH, *expected):
+        found = str(tuple(answer.shape))
+    else:
+        return
+    allowed = f"a network that answers {BATCH} inputs in training mode too with one tensor "
+    raise SettingError("model", name, f"{allowed}{(BATCH, *expected)}, not {found}")
+
+
+def _tied(network: nn.Module) -> tuple[str, ...]:
+    """Return the names of two tensors that share memory; none where each has its own."""
+    spans = []
+    for name, tensor in network.state_dict().items():
+        if tensor.numel():
+            steps = zip(tensor.shape, tensor.stride(), strict=True)
+            length = 1 + sum((size - 1) * step for size, step in steps)
+            start = tensor.data_ptr()
+            spans.append((start, start + length * tensor.element_size(), name))
+    for (_, end, one), (start, _, other) in pairwise(sorted(spans)):
+        if start < end:
+            return one, other
+    return ()
+
 
 _TRIED: set[tuple[str, tuple[int, ...], tuple[int, ...], int]] = set()
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedbary.data import deal
+from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
-from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.data.standardise import Sums
 from fedbary.data.table_examples import read_rows
@@ -24,7 +24,7 @@ from fedbary.settings.task_words import OfGuarantees, OfRows
 from fedbary.tasks import _sums
 from fedbary.tasks._calibrated import row_names
 from fedbary.tasks._task import Task
-from fedbary.tasks.shared.values import Dialogue
+from fedbary.tasks._values import Dialogue
 
 UNTOLD = "columns or cells that do not fit"
 """Message to the server about a site's table; the site's own log says more."""

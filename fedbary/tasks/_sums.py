@@ -26,7 +26,7 @@ from torch import Tensor
 from fedbary.data.images import MAX_FLOAT
 from fedbary.data.standardise import Standardiser, Sums
 from fedbary.errors import RunError
-from fedbary.tasks.shared.values import Dialogue, Question
+from fedbary.tasks._values import Dialogue, Question
 
 NAME, MEDIANS, MOMENTS = "sums", "below", "moments"
 """The questions' names."""

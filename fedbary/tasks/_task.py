@@ -16,6 +16,7 @@ from fedbary.data.batches import Augment
 from fedbary.data.deal import (
     Deal,
     Dealable,
+    Shard,
     client_rows,
     client_shard,
     evaluation_data,
@@ -26,7 +27,6 @@ from fedbary.data.deal import (
 )
 from fedbary.data.digest import Digest, digest_of
 from fedbary.data.examples import Examples
-from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
@@ -36,7 +36,7 @@ from fedbary.predictive.predictor import predictor_of
 from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
-from fedbary.tasks.shared.values import (
+from fedbary.tasks._values import (
     ClientMetrics,
     Conditions,
     Dialogue,
@@ -74,7 +74,7 @@ class Task(ABC):
         reads. Without endings it reads any path. It is read from the task's file, before PyTorch is
         imported. A task of one's own that leaves it empty reads `dataset` itself, any text.
     best_by : sequence of str
-        Scores that may choose the best round; `fedbary.runs.direction` has the better direction.
+        Scores that may choose the best round; `fedbary.runs.schema` has the better direction.
     conditions : sequence of functions
         Each yields conditions on a run's settings.
     numbers : bool

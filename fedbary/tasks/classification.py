@@ -19,13 +19,12 @@ from torch import Tensor, nn
 
 from fedbary.backbones import Backbone
 from fedbary.data import deal
-from fedbary.data.batches import Augment, inputs
-from fedbary.data.corruption import require_pixels
+from fedbary.data.batches import Augment, inputs, require_pixels
+from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
 from fedbary.data.image_examples import read_images
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import Dataset, Normaliser, pixel_sums
-from fedbary.data.shard import Shard
 from fedbary.data.sites import Site, own_notes, own_shard
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import Checked, told
@@ -39,7 +38,7 @@ from fedbary.tasks import _adapted, _beyond, _features, _images, _sums
 from fedbary.tasks._classes import Classes, predicts_classes
 from fedbary.tasks._network import network
 from fedbary.tasks._task import moved
-from fedbary.tasks.shared.values import Conditions, Dialogue, Facts, Graph, Outcome, Unused
+from fedbary.tasks._values import Conditions, Dialogue, Facts, Graph, Outcome, Unused
 
 
 class Classification(Classes):

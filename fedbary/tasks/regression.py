@@ -18,9 +18,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fedbary.data import deal
-from fedbary.data.shard import Shard
+from fedbary.data.deal import Shard
 from fedbary.data.tables import Layout, Table, load
-from fedbary.figures.reliability import reliability_picture
+from fedbary.figures.run_pictures import reliability_picture
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.inference import PosteriorParameters
 from fedbary.parts.parameters import told
@@ -33,9 +33,9 @@ from fedbary.runs import schema
 from fedbary.scores.regression import SCORES, score
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfNumbers
-from fedbary.tasks import _failing, _linear, _sums
+from fedbary.tasks import _failing, _sums
 from fedbary.tasks._rows import Rows
-from fedbary.tasks.shared.values import (
+from fedbary.tasks._values import (
     Condition,
     Dialogue,
     Facts,
@@ -202,7 +202,7 @@ class Regression(Rows):
         scores = score(prediction, targets)
         line |= _failing.numbers_failing(scores["rmse"], targets)
         if outcome.round and schema.FAILING not in line:
-            line |= _linear.numbers_behind(self.held, self.deal, prediction, targets)
+            line |= _failing.numbers_behind(self.held, self.deal, prediction, targets)
         return Scored(scores, line, prediction)
 
     def said(self, scores: Mapping[str, float]) -> str:

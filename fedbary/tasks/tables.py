@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fedbary.data import deal
+from fedbary.data.deal import Shard
 from fedbary.data.image_layout import parse_classes
-from fedbary.data.shard import Shard
 from fedbary.data.standardise import Standardiser
 from fedbary.data.tables import Labelled, Layout, load_features, load_labelled, with_test
 from fedbary.figures.roc_curves import roc_curves
@@ -32,17 +32,17 @@ from fedbary.scores import tables as scores
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfClasses, OfRows
-from fedbary.tasks import _beyond, _class_scores, _sums
+from fedbary.tasks import _beyond, _classes, _sums
 from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
 from fedbary.tasks._classes import Classes, predicts_classes
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
-from fedbary.tasks.shared.values import ClientMetrics, Condition, Dialogue, Facts, Loss, Outcome
+from fedbary.tasks._values import ClientMetrics, Condition, Dialogue, Facts, Loss, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCORES = {**_class_scores.SCORES, "auroc": (0.0, 1.0), "sensitivity": (0.0, 1.0)}
+SCORES = {**_classes.SCORES, "auroc": (0.0, 1.0), "sensitivity": (0.0, 1.0)}
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Tables(Rows, Classes):
     counts_classes = True
     limits: Mapping[str, tuple[float, float]] = SCORES
     curves = (
-        _class_scores.ACCURACY,
-        _class_scores.NLL,
+        _classes.ACCURACY,
+        _classes.NLL,
         ("auroc", 100, "AUROC (%)", SKY),
         ("sensitivity", 100, "Sensitivity (%)", GREEN),
     )
@@ -186,7 +186,7 @@ class Tables(Rows, Classes):
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
     ) -> dict[str, Any]:
         """Return the clients' fairness, and the means of their scores on what they hold out."""
-        line = _class_scores.summary(trained, held_out)
+        line = _classes.summary(trained, held_out)
         if schema.HELD_OUT in line:
             told = [
                 {**dict.fromkeys(SCORES, math.nan), **c} for c in line[schema.HELD_OUT]["clients"]

@@ -17,15 +17,14 @@ import torch
 from torch import Tensor
 
 from fedbary.backbones import TextBackbone, load_text
-from fedbary.backbones._sentences import NOTHING
+from fedbary.backbones._transformers import NOTHING
 from fedbary.data import deal
 from fedbary.data.batches import Augment
+from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
-from fedbary.data.forms import source_of
+from fedbary.data.forms import source_of, user_path
 from fedbary.data.image_layout import ImageLayout, parse_classes
 from fedbary.data.images import Dataset
-from fedbary.data.paths import user_path
-from fedbary.data.shard import Shard
 from fedbary.data.sites import Site
 from fedbary.data.tables import Layout, load_frame
 from fedbary.data.text_rows import TextRows, clean, dataset_of, read_texts, text_examples
@@ -39,8 +38,8 @@ from fedbary.settings.task_words import OfTexts
 from fedbary.tasks._adapted import on_backbone
 from fedbary.tasks._classes import predicts_classes
 from fedbary.tasks._task import Task
+from fedbary.tasks._values import Condition, Facts, Outcome
 from fedbary.tasks.classification import Classification
-from fedbary.tasks.shared.values import Condition, Facts, Outcome
 
 UNTOLD = "a table of texts that can be read"
 """Message to the server about a site's file; the site's own log says more."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedbary.aggregation.prefixes import under
-from fedbary.data.paths import user_path
+from fedbary.aggregation.sums import under
+from fedbary.data.forms import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
@@ -19,16 +19,14 @@ from fedbary.methods.hierarchy import Hierarchy
 from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.mahalanobis import Background
-from fedbary.runs.best import result_line
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.conformal_kept import read_sites
 from fedbary.runs.data_kept import read_digest
-from fedbary.runs.location import METRICS, POSTERIOR, as_written, read_settings
-from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.location import METRICS, POSTERIOR, as_written, read_rounds, read_settings
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, read_layout, tensors_of
-from fedbary.runs.schema import NOISE_VAR, POOL
+from fedbary.runs.schema import NOISE_VAR, POOL, result_line
 from fedbary.settings.config import validated
 from fedbary.settings.task_words import OfClasses, OfGuarantees
 from fedbary.tasks import risks, row_names, task_of

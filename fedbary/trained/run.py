@@ -13,15 +13,14 @@ from torch import Tensor, nn
 
 from fedbary.data.digest import Digest
 from fedbary.data.examples import Examples
-from fedbary.data.paths import user_path
+from fedbary.data.forms import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import HeldOut, Thresholds, together
-from fedbary.runs.best import result_line
-from fedbary.runs.schema import ROUND
+from fedbary.runs.schema import ROUND, result_line
 from fedbary.runs.whole import write_whole
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import Settings

@@ -13,23 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedbary.aggregation.prefixes import under
-from fedbary.data.paths import content_of, user_path
+from fedbary.aggregation.sums import under
+from fedbary.data.forms import content_of, user_path
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
 from fedbary.inference import PosteriorParameters
 from fedbary.methods import METHODS, Method, Tensors, method_of
 from fedbary.methods._sums import SumsMethod
-from fedbary.methods.shared.inherited import Inherited
+from fedbary.methods.shared.method import Inherited
 from fedbary.parts.parameters import told
-from fedbary.runs.best import result_line
 from fedbary.runs.checkpoints import load_round
-from fedbary.runs.location import POSTERIOR, SETTINGS, as_written, read_settings
-from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.location import POSTERIOR, SETTINGS, as_written, read_rounds, read_settings
 from fedbary.runs.provenance import write_settings
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import read_layout, read_signature, tensors_of
-from fedbary.runs.schema import ROUND
+from fedbary.runs.schema import ROUND, result_line
 from fedbary.runs.sites import forgotten_by, note_forgotten
 from fedbary.settings.combinations import has_earlier_prior
 from fedbary.settings.config import Settings, read_yaml

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedbary.errors import SettingError
 from fedbary.figures.sheet import DPI
-from fedbary.runs.lock import LOCK, locked
+from fedbary.runs.location import LOCK, locked
 from fedbary.runs.whole import write_whole
 
 if TYPE_CHECKING:

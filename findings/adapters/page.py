@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedbary.report.cells import ACCURACY, ECE_15, NLL
+from fedbary.report.results import ACCURACY, ECE_15, NLL
 from fedbary.study.table import read_table, result_rows
 from findings import maker
 

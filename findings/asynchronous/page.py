@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedbary.report.cells import ACCURACY, NLL
+from fedbary.report.results import ACCURACY, NLL
 from fedbary.study.table import read_table
 from findings import maker
 from findings.maker import BLUE, GREEN, GREY, ORANGE, RED

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedbary.report.cells import (
+from fedbary.report.results import (
     ACCURACY,
     BRIER,
     DETECTION,
@@ -20,9 +20,10 @@ from fedbary.report.cells import (
     MAIN,
     NLL,
     Metric,
+    better,
+    difference,
     marked,
 )
-from fedbary.report.differences import better, difference
 from fedbary.study.table import read_table
 from findings import maker
 from findings.maker import by_seed, of_pair

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from scipy.stats import beta
 
-from fedbary.report.cells import Metric
+from fedbary.report.results import Metric
 from fedbary.scores.stats import corrected
 from findings import maker
 

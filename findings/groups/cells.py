@@ -22,7 +22,7 @@ from torch import nn
 
 from fedbary.data.images.fashionmnist import read
 from fedbary.data.partition import partition
-from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.location import read_rounds
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import read_yaml, resolve
 from findings.heads import add_line

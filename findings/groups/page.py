@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedbary.report.cells import Metric
+from fedbary.report.results import Metric
 from fedbary.scores.stats import corrected
 from findings import maker
 

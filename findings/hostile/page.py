@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedbary.report.cells import ACCURACY
+from fedbary.report.results import ACCURACY
 from fedbary.study.table import read_table
 from findings import maker
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedbary.report.cells import ACCURACY, NLL, Metric
+from fedbary.report.results import ACCURACY, NLL, Metric
 from fedbary.study.table import read_table, with_methods
 from findings import maker
 from findings.published import PRINTED, published

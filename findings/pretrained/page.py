@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from fedbary.report.cells import ACCURACY, ECE_15, NLL, Metric
-from fedbary.report.differences import p_value
+from fedbary.report.results import ACCURACY, ECE_15, NLL, Metric, p_value
 from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table
 from findings import maker

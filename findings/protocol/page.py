@@ -10,9 +10,17 @@ from pathlib import Path
 import pandas as pd
 
 from fedbary.inference.clamped_sgd import LOG_VAR_RANGE
-from fedbary.report.cells import ACCURACY, ECE_15, ECE_100, MAIN, NLL, Metric
-from fedbary.report.differences import differences, pairs_table
-from fedbary.report.markup import markdown_table
+from fedbary.report.document import markdown_table
+from fedbary.report.results import (
+    ACCURACY,
+    ECE_15,
+    ECE_100,
+    MAIN,
+    NLL,
+    Metric,
+    differences,
+    pairs_table,
+)
 from fedbary.study.table import read_table, result_rows, with_methods
 from findings import maker
 from findings.maker import EPISTEMIC, SEED

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedbary.report.cells import ACCURACY, ECE_100, NLL
+from fedbary.report.results import ACCURACY, ECE_100, NLL
 
 PERSONAL = ("pFedVem", "pFedBayes")
 """The methods of BA-BFL's Table IV beside its own."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedbary.report.cells import NLL
-from fedbary.report.markup import bold, italic
+from fedbary.report.document import bold, italic
+from fedbary.report.results import NLL
 from fedbary.scores.stats import corrected
 from fedbary.study.table import with_methods
 from findings import maker

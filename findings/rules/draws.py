@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from fedbary.gaussian import Posterior
-from fedbary.report.cells import ACCURACY, NLL
+from fedbary.report.results import ACCURACY, NLL
 from fedbary.settings.config import parse_overrides
 from fedbary.study.table import result_rows
 from fedbary.tasks import Outcome

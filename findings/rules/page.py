@@ -10,9 +10,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedbary.report.cells import ACCURACY, BRIER, ECE_15, ECE_100, NLL, Metric
-from fedbary.report.differences import better, difference, differences, p_value, pairs_table
-from fedbary.report.markup import markdown_table
+from fedbary.report.document import markdown_table
+from fedbary.report.results import (
+    ACCURACY,
+    BRIER,
+    ECE_15,
+    ECE_100,
+    NLL,
+    Metric,
+    better,
+    difference,
+    differences,
+    p_value,
+    pairs_table,
+)
 from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table, result_rows
 from findings import maker

@@ -36,7 +36,7 @@ from fedbary.data.deal import evaluation_data, training_data
 from fedbary.data.images import load
 from fedbary.errors import SettingError
 from fedbary.settings.config import Settings, resolve
-from fedbary.tasks import _linear, task_of
+from fedbary.tasks import _failing, task_of
 from findings.heads import add_line
 from server_app.engine.inline import run_inline
 
@@ -161,7 +161,7 @@ def rival(settings: Settings) -> float:
     task = task_of(settings)
     y = evaluation_data(task.held, task.deal)[1]
     classes = 0 if settings.task == "regression" else len(task.signature().classes)
-    found = _linear.rival(task.held, task.deal, classes)
+    found = _failing.rival(task.held, task.deal, classes)
     assert found is not None
     if classes:
         return float((found.answers.argmax(1) == y).double().mean())

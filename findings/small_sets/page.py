@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedbary.report.cells import Metric
-from fedbary.tasks._linear import FAR as SAID
+from fedbary.report.results import Metric
+from fedbary.tasks._failing import FAR_BEHIND as SAID
 from findings import maker
 
 SCORE = Metric("score", "", 100, 1)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import fedbary
-from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.location import read_rounds
 from fedbary.settings.config import resolve
 from findings.stream.sides import Side
 from findings.stream.streams import Arrays

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedbary.figures.sheet import COLORS, literal
-from fedbary.report.cells import Metric
+from fedbary.report.results import Metric
 from findings import maker
 from findings.stream.cells import chosen
 

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from fedbary.data.deal import Deal, evaluation_data, rows
 from fedbary.data.tables import load_labelled
 from fedbary.parts.parameters import told
-from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.location import read_rounds
 from fedbary.scores.tables import score
 from fedbary.settings.config import Settings, resolve
 from fedbary.tasks.tables import OfLabelledRows

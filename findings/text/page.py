@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedbary.report.cells import NLL
+from fedbary.report.results import NLL
 from fedbary.study.table import read_table
 from findings import maker
 from findings.pretrained import page as pretrained

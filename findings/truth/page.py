@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedbary.report.cells import Metric
+from fedbary.report.results import Metric
 from findings import maker
 from findings.maker import BLUE, GREEN, GREY, ORANGE, RED, SKY
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedbary.report.cells import ACCURACY, NLL, Metric
-from fedbary.report.differences import differences
-from fedbary.report.markup import bold
+from fedbary.report.document import bold
+from fedbary.report.results import ACCURACY, NLL, Metric, differences
 from fedbary.scores.stats import corrected
 from fedbary.settings.config import read_yaml
 from findings import maker

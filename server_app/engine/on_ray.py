@@ -80,7 +80,7 @@ def run_simulated(settings: Settings, folder: Path) -> None:
     SettingError, RunError, OSError
         What ends the run; it is logged already.
     """
-    from server_app.roster.simulated import end_simulation
+    from server_app.roster.roster import end_simulation
     from strategies.internals import FLOWER_LOGGER, log
 
     settings = settings.model_copy(update={"output": str(folder)})

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from types import MappingProxyType
 
+import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
@@ -17,14 +23,237 @@ from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
 from fedbary.tasks import Signature
 from fedbary.texts import cause
-from server_app.roster.claims import Claims, Owner
-from server_app.roster.counting import answered, drawn, expected
-from server_app.roster.member import Member, member_from
-from server_app.roster.questions import Questions
-from server_app.roster.refusals import Claimed, NothingNew, Refusals
-from server_app.roster.simulated import hindrance
-from server_app.roster.waiting import Waiting
+from server_app.roster.member import Claims, Member, Owner, member_from
 from strategies.internals import log
+
+NAMED = 10
+"""Most nodes of a kind that the log names."""
+
+
+def expected(clients: int, members: Iterable[Member]) -> int:
+    """Return the number of nodes that most members, and the setting `clients`, name.
+
+    A tie goes to the largest, so that one member cannot shorten the wait.
+    """
+    said = Counter([clients, *(member.partitions or clients for member in members)])
+    return max(said, key=lambda number: (said[number], number))
+
+
+def drawn(nodes: Sequence[int], count: int, seed: int) -> list[int]:
+    """Return `count` of the nodes, at least one if there is any, in their order."""
+    if not nodes:
+        return []
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.choice(len(nodes), size=max(1, count), replace=False))
+    return [nodes[index] for index in chosen]
+
+
+def answered(members: int, total: int, groups: Mapping[str, Sequence[str]], away: int) -> str:
+    """Describe the answers: the members' number, each group's nodes, and that of absent ones."""
+    said = [f"{group}: {', '.join(names[:NAMED])}" for group, names in groups.items() if names]
+    if away > 0:
+        said.append(f"not connected: {away}")
+    head = f"{members} of {total} nodes can take part"
+    return f"{head} ({'; '.join(said)})" if said else head
+
+
+END_SECONDS = 15.0
+"""Seconds that a simulation whose server has failed may take to end by itself."""
+
+
+def hindrance() -> str:
+    """Return the obstacle that keeps a simulation's clients from answering, and where to look.
+
+    Without Ray it returns nothing.
+    """
+    ray = sys.modules.get("ray")
+    if ray is None:
+        return ""
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    logs = os.path.join(folder, "ray", "session_latest", "logs")
+    if ray.is_initialized():
+        free, total = (
+            found().get("CPU", 0) for found in (ray.available_resources, ray.cluster_resources)
+        )
+        return (
+            f"Ray runs, but no worker has answered for a minute: {free:g} of its {total:g} CPUs "
+            "are free; a worker takes minutes to start on a busy machine; Ray waits without end "
+            f"for CPUs that other programs hold; the workers' logs are in {logs}"
+        )
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address == "local":
+        return f"Ray has not started yet; its logs are in {logs}"
+    named = f"the cluster that RAY_ADDRESS={address} names" if address else "the last cluster used"
+    return f"Ray has not joined {named}; with RAY_ADDRESS=local it starts one of its own"
+
+
+def end_simulation() -> None:
+    """End the simulation's process soon, even while it waits for Ray.
+
+    Flower's main thread waits as long as Ray lets it, whatever happened to the server. Call it only
+    in a process of Flower's simulation engine: any other is not ours to end.
+    """
+
+    def end() -> None:
+        time.sleep(END_SECONDS)
+        os._exit(1)
+
+    if "ray" in sys.modules:
+        threading.Thread(target=end, daemon=True).start()
+
+
+GRACE_SECONDS = 120.0
+"""Seconds to wait for further nodes when all present ones cannot take part.
+
+A node may be silent for a minute if the server was killed while it sent that node a message: the
+node hears nothing else until Flower has missed two of the server's heartbeats.
+"""
+
+LOG_SECONDS = 30.0
+"""Seconds between lines on the awaited nodes."""
+
+PATIENCE = 55.0
+"""Seconds without a further answer after which the log names a simulation's possible obstacle."""
+
+
+class Waiting:
+    """A wait for nodes that begins now.
+
+    Parameters
+    ----------
+    timeout : float
+        Most seconds that it lasts.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        now = time.monotonic()
+        self._deadline, self._latest, self._due = now + timeout, now, now + LOG_SECONDS
+        self._warned = False
+
+    def is_over(self, has_news: bool, in_vain: bool) -> bool:
+        """Return whether the wait is over.
+
+        Parameters
+        ----------
+        has_news : bool
+            True: a node has answered since the last call.
+        in_vain : bool
+            True: none of the nodes that answered can take part.
+        """
+        now = time.monotonic()
+        if has_news:
+            self._latest = now
+        return now > self._deadline or (in_vain and now > self._latest + GRACE_SECONDS)
+
+    def say(self, awaited: Callable[[], str]) -> None:
+        """Log the awaited nodes, if that is due, and once a simulation's possible obstacle."""
+        now = time.monotonic()
+        if now <= self._due:
+            return
+        self._due = now + LOG_SECONDS
+        log(INFO, "%s", awaited())
+        if now > self._latest + PATIENCE and not self._warned and hindrance():
+            self._warned = True
+            log(WARNING, "%s", hindrance())
+
+
+AGAIN_SECONDS = 60.0
+"""Seconds until a question is asked a second time; a third time after twice as long, and so on.
+
+A question is lost if a node's client process dies, or takes longer to start than Flower allows. The
+time grows with each repetition, so that questions to slow nodes do not pile up.
+"""
+
+
+class Questions:
+    """The questions that are open; any answer of a node closes all of its own."""
+
+    def __init__(self) -> None:
+        self._node: dict[str, int] = {}
+        self._asked: dict[int, dict[str, float]] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        """The open questions, by the ids of their messages."""
+        return list(self._node)
+
+    @property
+    def waited_for(self) -> set[int]:
+        """The nodes that have not answered."""
+        return set(self._asked)
+
+    def due(self, nodes: Iterable[int]) -> list[int]:
+        """Return the nodes to ask now: for the first time, or again."""
+        return sorted(node for node in set(nodes) if self._is_due(node))
+
+    def asked(self, ids: Iterable[str | None], nodes: Iterable[int]) -> None:
+        """Note the message to each node; one without an id was not sent."""
+        for message_id, node in zip(ids, nodes, strict=True):
+            if message_id:
+                self._node[message_id] = node
+                self._asked.setdefault(node, {})[message_id] = time.monotonic()
+
+    def answered(self, message_id: str) -> int | None:
+        """Close a node's questions; return the node, or None if none of its own is open."""
+        node = self._node.get(message_id)
+        if node is not None:
+            for closed in self._asked.pop(node):
+                self._node.pop(closed, None)
+        return node
+
+    def _is_due(self, node: int) -> bool:
+        times = list(self._asked.get(node, {}).values())
+        waits = AGAIN_SECONDS * 2 ** (len(times) - 1) if times else 0.0
+        return not times or time.monotonic() >= times[-1] + waits
+
+
+class NothingNew(ValueError):
+    """The site is sound, and this run leaves it out."""
+
+
+class Claimed(ValueError):
+    """The node claims a name or a partition that is another's."""
+
+    def __init__(self, claim: str, owner: str) -> None:
+        super().__init__(f"it claims to be {claim}, which is {owner}")
+
+
+class Refusals:
+    """Nodes that answered and take no part."""
+
+    def __init__(self) -> None:
+        self._why: dict[int, ValueError] = {}
+
+    @property
+    def nodes(self) -> set[int]:
+        """All of them."""
+        return set(self._why)
+
+    @property
+    def sites(self) -> int:
+        """Number of the federation's sites among them: not those that claim what is another's."""
+        return sum(not isinstance(why, Claimed) for why in self._why.values())
+
+    @property
+    def are_faults(self) -> bool:
+        """Whether there are some, and each has a fault; a site that has nothing new has none."""
+        return bool(self._why) and not any(isinstance(w, NothingNew) for w in self._why.values())
+
+    @property
+    def reason(self) -> str:
+        """The reason of the first; "" without any."""
+        return next(map(str, self._why.values()), "")
+
+    def add(self, node: int, why: ValueError) -> bool:
+        """Note a node; return whether the reason is news."""
+        said = str(self._why.get(node, ""))
+        self._why[node] = why
+        return str(why) != said
+
+    def drop(self, node: int) -> None:
+        """Forget a node that takes part now."""
+        self._why.pop(node, None)
+
 
 POLL_SECONDS = 0.2
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedbary.aggregation import RULES, RobustRule, aggregate
-from fedbary.aggregation.buffers import aggregate_buffer
+from fedbary.aggregation.tensors import aggregate_buffer
 from fedbary.gaussian import Posterior
 from strategies import CONVENTIONS, aggregate_records
 

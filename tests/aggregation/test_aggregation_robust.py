@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbary.aggregation import RULES, SelectionRule, aggregate
-from fedbary.aggregation.bound import bound_precisions
 from fedbary.aggregation.sums import PIECE
+from fedbary.aggregation.tensors import bound_precisions
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior, wasserstein2_squared
 from strategies import CONVENTIONS, aggregate_records

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedbary.aggregation import RULES, aggregate_tensors
 from fedbary.aggregation.mixing import Mixing, distances_after
-from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
+from fedbary.aggregation.sums import LARGEST_LOG_VAR
 from fedbary.errors import SettingError
 from fedbary.methods import Reply, Server, method_named
 

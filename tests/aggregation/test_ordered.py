@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedbary.aggregation.ordered import ordered
+from fedbary.aggregation.robust import ordered
 
 
 @given(

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_gaussian import double
 
-from fedbary.aggregation.outputs import with_outputs
-from fedbary.aggregation.structures import STRUCTURES
+from fedbary.aggregation.covariance import STRUCTURES, with_outputs
 
 RIDGE = 0.7
 GROW = [name for name, structure in STRUCTURES.items() if structure.grows]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbary.aggregation import RULES, aggregate, aggregate_tensors
-from fedbary.aggregation.converted import Converted
 from fedbary.aggregation.sums import PIECE
+from fedbary.aggregation.tensors import Converted
 from fedbary.gaussian import Posterior
 
 DTYPES = [torch.float16, torch.float32, torch.float64, torch.complex64]

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from fedbary.aggregation.threads import HERE_SECONDS, workers
+from fedbary.aggregation.sums import HERE_SECONDS, workers
 
 
 @pytest.mark.parametrize("seconds", [0.0, HERE_SECONDS])

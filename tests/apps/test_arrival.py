@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server_app.engine.inline import InlineGrid
-from server_app.grids.guarded import UNREADABLE, Guarded
+from server_app.grids import UNREADABLE, Guarded
 
 
 def content():

@@ -21,7 +21,7 @@ from fedbary.settings.config import resolve
 from fedbary.settings.modes import require_real_time
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
-from strategies.distances import LEAST
+from strategies.gate import LEAST
 
 BASE = {
     "task": "tables", "engine": "inline", "device": "cpu", "pictures": False, "clients": 4,

@@ -13,8 +13,7 @@ from fedbary.errors import RunError
 from fedbary.settings.config import resolve
 from server_app import run
 from server_app.engine.inline import InlineGrid
-from server_app.roster.member import MOST_EXAMPLES, Member
-from server_app.roster.news import require_enough
+from server_app.roster.member import MOST_EXAMPLES, Member, require_enough
 
 OWN = {
     **SMALL, "clients": 2, "dataset": "none", "classes": 3, "input_shape": "4", "rounds": 1,

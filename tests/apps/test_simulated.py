@@ -13,7 +13,7 @@ import server_app
 from fedbary.errors import SettingError
 from server_app import experiment
 from server_app.engine.inline import InlineGrid
-from server_app.roster import simulated
+from server_app.roster import roster
 
 MISSPELT = {"settings": "rule=RKBL"}
 CONTEXT = Context(1, 1, {}, RecordDict(), MISSPELT)
@@ -27,14 +27,14 @@ def beside_ray(monkeypatch):
 def test_a_ray_elsewhere_that_has_not_answered_is_named(beside_ray, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     named = "Ray has not joined the cluster that RAY_ADDRESS=10.0.0.1:6379 names"
-    assert simulated.hindrance().startswith(named)
+    assert roster.hindrance().startswith(named)
 
 
 def test_a_ray_whose_workers_do_not_answer_says_how_many_cpus_are_free(beside_ray, monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("ray.available_resources", dict)
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0})
-    assert "0 of its 2 CPUs are free" in simulated.hindrance()
+    assert "0 of its 2 CPUs are free" in roster.hindrance()
 
 
 def test_a_simulation_whose_server_has_failed_ends_though_ray_never_answers(
@@ -42,8 +42,8 @@ def test_a_simulation_whose_server_has_failed_ends_though_ray_never_answers(
 ):
     ended = threading.Event()
     monkeypatch.setattr("os._exit", lambda code: code and ended.set())
-    monkeypatch.setattr(simulated, "END_SECONDS", 0.01)
-    simulated.end_simulation()
+    monkeypatch.setattr(roster, "END_SECONDS", 0.01)
+    roster.end_simulation()
     assert ended.wait(60)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from fedbary.data.corruption import (
+from fedbary.data.batches import (
     CONTRAST,
     CORRUPTIONS,
     NOISE_STD,

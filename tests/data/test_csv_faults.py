@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from fedbary.data.formats import _uci, csv
+from fedbary.data.formats import _folder, csv
 from fedbary.data.forms import source_of
 from fedbary.data.readers import Reading
 from fedbary.errors import SettingError
@@ -43,4 +43,4 @@ def test_names_may_be_quoted_and_begin_with_a_mark(tmp_path):
 
 def test_a_folder_that_holds_no_table(tmp_path):
     with pytest.raises(SettingError, match="'a folder without data.txt'; expected a table's file"):
-        read(_uci, tmp_path)
+        read(_folder, tmp_path)

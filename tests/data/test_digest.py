@@ -8,10 +8,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from fedbary.data.deal import Deal, client_shard, trained_rows
+from fedbary.data.deal import Deal, Shard, client_shard, trained_rows
 from fedbary.data.digest import digest_of, row_hashes
 from fedbary.data.images import Dataset
-from fedbary.data.shard import Shard
 from fedbary.errors import SettingError
 from fedbary.runs.data_kept import DATA, ROWS, read_digest, require_same_site, write_digest
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedbary.data.folder_contents import contents
 from fedbary.data.image_examples import read_images
+from fedbary.data.image_folder import contents
 from fedbary.data.image_layout import ImageLayout, parse_classes
 from fedbary.data.images import load
 from fedbary.data.sites import own_data, own_notes

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbary.data.paths import user_path
+from fedbary.data.forms import user_path
 
 
 @pytest.mark.parametrize("rest", ["", "/runs/a b", "/~"])

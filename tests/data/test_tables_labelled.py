@@ -11,7 +11,7 @@ from tables_added import added_to_tables
 
 from fedbary.data.frame import frame
 from fedbary.data.tables import Layout, load, load_labelled, names
-from fedbary.data.tables._labelled import encode
+from fedbary.data.tables._coded import encode
 from fedbary.data.tables._layout import MAX_CLASSES, MAX_LEVELS, layout_of
 from fedbary.errors import SettingError
 

@@ -110,7 +110,7 @@ def test_ten_megabytes_in_a_cell_are_cut_within_seconds(tmp_path):
     pytest.importorskip("transformers")
     from own_texts import tokeniser
 
-    from fedbary.backbones._sentences import Encoder
+    from fedbary.backbones._transformers import Encoder
 
     begun, cell = time.process_time(), "a film " * 1_500_000
     (tmp_path / "a.csv").write_text(f"body,label\n{cell},a\n{'x' * 10**7},b\nfilm,a\n")

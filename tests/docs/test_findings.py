@@ -7,8 +7,7 @@ import yaml
 from runs_of import network, same
 from scipy.stats import ttest_1samp, ttest_rel
 
-from fedbary.report.cells import ACCURACY, BRIER, DETECTION, ECE_15, ECE_100, NLL
-from fedbary.report.differences import better
+from fedbary.report.results import ACCURACY, BRIER, DETECTION, ECE_15, ECE_100, NLL, better
 from fedbary.settings.config import resolve
 from fedbary.study.table import FORMAT, read_table, result_rows, write_table
 from findings._docs import ROOT

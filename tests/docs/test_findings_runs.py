@@ -10,7 +10,7 @@ from every_method import night
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.location import read_rounds
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run, write_table
 from fedbary.trained import load

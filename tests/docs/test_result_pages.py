@@ -7,8 +7,8 @@ import pytest
 from matplotlib.colors import to_hex
 
 from fedbary.figures.sheet import BLUE, GREY, RED, sheet
-from fedbary.report.cells import ACCURACY, NLL
-from fedbary.report.markup import markdown_table
+from fedbary.report.document import markdown_table
+from fedbary.report.results import ACCURACY, NLL
 from fedbary.scores.stats import paired
 from findings._docs import ROOT, TABLE, commands, filled, loose, tables_of
 from findings.maker import PICTURE, draw_differences

@@ -6,13 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedbary.figures.contact import contact_sheet
 from fedbary.figures.courses import courses
 from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.run_pictures import rejection_curve, reliability_diagram
-from fedbary.figures.spared import spared
-from fedbary.scores.metrics import Reliability
-from fedbary.scores.roc import Roc
+from fedbary.figures.sheet import contact_sheet, spared
+from fedbary.scores.metrics import Reliability, Roc
 from fedbary.trained.judgement import _endings
 
 NAMES = ["b$1_$2", "$1_$5", "$10", r"$\frac$", r"a\$b$", "$$", "a$"]

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 
-from fedbary.launching.credentials import write_certificates
+from fedbary.launching.superlink import write_certificates
 
 
 def test_certificates_are_valid_a_day_ago_and_for_days_to_come(tmp_path):

@@ -78,8 +78,8 @@ def test_where_ray_runs_and_no_worker_answers_the_log_says_once_how_many_cpus_ar
     chosen = resolve({"clients": 3, "round_timeout": 3})
     grid = Grid(client_app.app, chosen)
     grid.online = []
-    monkeypatch.setattr("server_app.roster.waiting.LOG_SECONDS", 0.2)
-    monkeypatch.setattr("server_app.roster.waiting.PATIENCE", 0.5)
+    monkeypatch.setattr("server_app.roster.roster.LOG_SECONDS", 0.2)
+    monkeypatch.setattr("server_app.roster.roster.PATIENCE", 0.5)
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns
     ray.init(address=cluster.address, log_to_driver=False)
     try:

@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from fedbary.launching.credentials import write_certificates
+from fedbary.launching.superlink import write_certificates
 
 
 def shaken(folder, name):

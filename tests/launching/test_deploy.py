@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from fedbary.commands import start
 from fedbary.errors import RunError, SettingError, Stopped
 from fedbary.launching import deploy as lab_of
-from fedbary.launching.credentials import write_site_key
 from fedbary.launching.deploy import deploy, keep_keys, site_configs, take_keys
 from fedbary.launching.programs import stop_tree
+from fedbary.launching.superlink import write_site_key
 from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
 

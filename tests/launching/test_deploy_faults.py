@@ -13,9 +13,9 @@ from own_sites import cut
 from processes import MARK, servers_of, wait_until
 from runs_of import lines
 
-from fedbary.launching.credentials import write_certificates, write_site_key
 from fedbary.launching.deploy import lab, site_configs
 from fedbary.launching.launch import prepare
+from fedbary.launching.superlink import write_certificates, write_site_key
 from fedbary.settings.config import resolve
 
 pytestmark = pytest.mark.slow

@@ -25,7 +25,7 @@ from fedbary.methods import METHODS, Local, Reply, Server
 from fedbary.methods._sites import factors
 from fedbary.methods._sums import sites_of
 from fedbary.methods.pvi import PVI
-from fedbary.methods.shared.inherited import Inherited, age, older, whose
+from fedbary.methods.shared.method import Inherited, age, older, whose
 
 
 def goes_on(method, model, held, places=()):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbary.aggregation import RULES, Rule, aggregate
-from fedbary.aggregation.value_limits import check_values, value_limit
+from fedbary.aggregation.sums import check_values, value_limit
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Reply, Server, method_named

@@ -15,7 +15,7 @@ from fedbary.methods import Local, Reply, Server
 from fedbary.methods._sums import sites_of, state_of
 from fedbary.methods.conjugategaussian import PRODUCTS, ConjugateGaussian
 from fedbary.methods.ridge import best_ridge
-from fedbary.methods.shared.inherited import Inherited
+from fedbary.methods.shared.method import Inherited
 from fedbary.variational.regressor import Regressor
 
 WIDTH = 3

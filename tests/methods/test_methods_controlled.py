@@ -17,8 +17,8 @@ from fedbary.methods import Local, Reply, Server
 from fedbary.methods.fedavgm import FedAvgM
 from fedbary.methods.feddyn import FedDyn
 from fedbary.methods.scaffold import SCAFFOLD
-from fedbary.methods.shared.reached import part_of_all
-from fedbary.runs.memory import Memory
+from fedbary.methods.shared.method import part_of_all
+from fedbary.runs.failing import Memory
 from server_app.engine.inline import InlineGrid
 from strategies.compression import CompressedGrid, compression
 

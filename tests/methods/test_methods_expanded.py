@@ -11,8 +11,7 @@ from scipy.special import log_softmax, softmax
 from torch import nn
 from torch.nn import functional
 
-from fedbary.aggregation.covariance import unpacked
-from fedbary.aggregation.structures import STRUCTURES
+from fedbary.aggregation.covariance import STRUCTURES, unpacked
 from fedbary.errors import SettingError
 from fedbary.inference import Local, Training, local_method
 from fedbary.inference._head import Head

@@ -12,7 +12,7 @@ from torch import nn
 from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.methods import Local, Reply, Server
-from fedbary.methods._near import fit_near
+from fedbary.methods._sites import fit_near
 from fedbary.methods.fedhb import FedHB
 from fedbary.methods.fedhbmixture import FedHBMixture
 from fedbary.predictive import Predictive

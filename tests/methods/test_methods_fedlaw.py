@@ -10,7 +10,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Bench, Reply, Server
 from fedbary.methods.fedlaw import FedLAW
-from fedbary.methods.shared.averages import weighted_mean
+from fedbary.methods.shared.method import weighted_mean
 from fedbary.variational.layers import VariationalLinear
 
 

@@ -14,8 +14,8 @@ from fedbary.inference import Training, local_method
 from fedbary.methods import Local, Reply, Server, method_named
 from fedbary.methods.fola import FOLA
 from fedbary.methods.laplace import FISHER, Laplace
-from fedbary.methods.shared.averages import weighted_mean
 from fedbary.methods.shared.descent import Descent, fisher, gauss_newton
+from fedbary.methods.shared.method import weighted_mean
 from fedbary.methods.swag import SWAG
 
 

@@ -7,14 +7,12 @@ import torch
 from linear_gaussian import NOISE_VAR, clients
 from torch import nn
 
-from fedbary.aggregation.covariance import packed, unpacked
-from fedbary.aggregation.structures import STRUCTURES
+from fedbary.aggregation.covariance import STRUCTURES, packed, unpacked
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
 from fedbary.methods import Local, Reply, Server
-from fedbary.methods._curvature import statistics
-from fedbary.methods._kronecker import last_layer, matrix
+from fedbary.methods._curvature import last_layer, matrix, statistics
 from fedbary.methods.lastlayerlaplace import COVARIANCE, CURVATURE, DRAWS, LastLayerLaplace, hessian
 from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import resolve

@@ -16,7 +16,7 @@ from torch.nn.functional import one_hot
 from fedbary.data.mechanism import delta_of, epsilon_of, noise_multiplier, secret_noise
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Local, Reply, Server, require_method
-from fedbary.methods._private import SENSITIVITY, private_sums, repaired
+from fedbary.methods._sums import SENSITIVITY, private_sums, repaired
 from fedbary.methods.lda import FEATURES, PRODUCTS, SHARES
 from fedbary.settings.config import resolve
 

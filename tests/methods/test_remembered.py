@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
+from fedbary.aggregation.sums import LARGEST_LOG_VAR
 from fedbary.errors import SettingError
 from fedbary.methods import Arrival, Reply, Server
 from fedbary.methods.barycentre import Barycentre

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_gaussian import double
 
-from fedbary.methods._stein import Smooth, descended, direction
+from fedbary.methods._particles import Smooth, descended, direction
 
 
 def test_one_particle_climbs_the_gradient():

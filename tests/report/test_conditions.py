@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.predictive import Forecast
-from fedbary.report.cells import Metric, marked
 from fedbary.report.report import write_report
-from fedbary.report.results import Results
-from fedbary.runs.direction import lower_is_better
+from fedbary.report.results import Metric, Results, marked
+from fedbary.runs.schema import lower_is_better
 from fedbary.scores import tables
 from fedbary.scores.regression import score
 from fedbary.settings.config import resolve

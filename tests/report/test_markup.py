@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from fedbary.figures.run_pictures import partition_heatmap
-from fedbary.report.document import Document
-from fedbary.report.markup import bold, code, italic
+from fedbary.report.document import Document, bold, code, italic
 from fedbary.report.report import write_report
 from fedbary.study.table import read_table, write_about, write_table
 

@@ -12,14 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
-from fedbary.report.cells import ACCURACY, NLL, marked
-from fedbary.report.differences import differences, pairs_table
 from fedbary.report.document import Document
 from fedbary.report.report import beside_plain, by_rank, metrics_of, write, write_report
-from fedbary.report.results import Results
+from fedbary.report.results import ACCURACY, NLL, Results, differences, marked, pairs_table
 from fedbary.scores.stats import corrected, paired
-from fedbary.study.files import COMMON, ROUNDS, RUNS
-from fedbary.study.table import read_table, with_methods, write_table
+from fedbary.study.table import COMMON, ROUNDS, RUNS, read_table, with_methods, write_table
 from fedbary.tasks import task_class
 
 RNG = np.random.default_rng(0)

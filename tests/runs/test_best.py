@@ -18,9 +18,8 @@ from fedbary.errors import SettingError
 from fedbary.report import compared
 from fedbary.report.report import write_report
 from fedbary.report.results import Results
-from fedbary.runs.best import best_round, is_stale, result_line
 from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, load_round, save_checkpoint
-from fedbary.runs.schema import BEST_ROUND
+from fedbary.runs.schema import BEST_ROUND, best_round, is_stale, result_line
 from fedbary.settings.config import completed, resolve
 from fedbary.study.table import read_run, read_table, result_rows, write_table
 from server_app import run

@@ -20,7 +20,7 @@ from fedbary.report.document import Document
 from fedbary.report.report import add_cautions
 from fedbary.report.results import Results
 from fedbary.runs.failing import LASTING, PATIENCE, advised, turn, verdict
-from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.location import read_rounds
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run
 from fedbary.tasks._failing import dead_layer, no_better, numbers_failing

@@ -8,8 +8,7 @@ from torch import equal
 from fedbary.commands import start
 from fedbary.errors import SettingError
 from fedbary.runs.checkpoints import load_checkpoint
-from fedbary.runs.location import is_whole
-from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.location import is_whole, read_rounds
 from fedbary.runs.resume import earlier_rates, lengthen, resumable
 from fedbary.settings.config import resolve
 from fedbary.study.grid import read_experiment

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import client_app
 from fedbary.errors import RunError, SettingError
-from fedbary.runs.lock import LOCK, only_writer, require_free
+from fedbary.runs.location import LOCK, only_writer, require_free
 from fedbary.runs.resume import checkpoint_to_resume
 from fedbary.settings.config import resolve
 from server_app import run
@@ -237,7 +237,7 @@ def test_the_posterior_is_there_before_the_pictures_and_one_that_fails_costs_a_l
         yield
 
     monkeypatch.setattr("fedbary.tasks.classification.Classification.pictures", fail)
-    monkeypatch.setattr("server_app.pictures.log", lambda level, *line: said.append(line[-1]))
+    monkeypatch.setattr("server_app.recorder.log", lambda level, *line: said.append(line[-1]))
     run_inline(settings(rounds=1), folder)
     assert "pictures: not drawn, ValueError: a $ too many" in said
     assert (folder / "learning-curves.png").exists() and (folder / "partition.png").exists()

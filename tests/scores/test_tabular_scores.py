@@ -11,8 +11,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from fedbary.errors import SettingError
 from fedbary.figures.roc_curves import roc_curves
-from fedbary.scores.metrics import evaluate
-from fedbary.scores.roc import Roc
+from fedbary.scores.metrics import Roc, evaluate
 from fedbary.scores.tables import SCORES, pooled, rocs, said, score
 
 tied = st.lists(

@@ -12,9 +12,9 @@ from scipy.optimize import minimize_scalar
 import fedbary
 from fedbary.errors import SettingError
 from fedbary.predictive import Prediction, Predictive
-from fedbary.scores.metrics import evaluate
-from fedbary.scores.temperature import (
+from fedbary.scores.metrics import (
     TEMPERATURES,
+    evaluate,
     fitted_temperature,
     least_nll,
     nll_at_temperatures,

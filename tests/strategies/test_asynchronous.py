@@ -23,9 +23,9 @@ from strategies import (
     posterior_from_arrays,
     strategy_for,
 )
+from strategies.arrivals import VirtualClock
 from strategies.asking import CLIENTS_KEY, EXAMPLES_KEY
-from strategies.clocks import VirtualClock
-from strategies.distances import LEAST
+from strategies.gate import LEAST
 
 ENTRY = "fc.weight_mean"
 NODES = range(2, 2 + CLIENTS)

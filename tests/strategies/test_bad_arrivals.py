@@ -13,7 +13,7 @@ from strategies_clients import CLIENTS, client_app, initial
 from fedbary.errors import RunError
 from server_app.engine.inline import InlineGrid
 from strategies import Asynchronous, strategy_for
-from strategies.distances import LEAST
+from strategies.gate import LEAST
 
 pytestmark = pytest.mark.slow
 

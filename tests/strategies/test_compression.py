@@ -21,8 +21,18 @@ from fedbary.settings.config import resolve
 from server_app.engine.inline import InlineGrid, run_inline
 from strategies import CONVENTIONS, RKLB, WB, CompressedGrid, chart, compression
 from strategies.arrays import array_from_tensor, bytes_of
-from strategies.packing import PACKINGS, Packing, packing_from
-from strategies.quantise import CODES, halved, packed, quantised, restored, unpacked, whole
+from strategies.compression import (
+    CODES,
+    PACKINGS,
+    Packing,
+    halved,
+    packed,
+    packing_from,
+    quantised,
+    restored,
+    unpacked,
+    whole,
+)
 
 BITS = sorted(CODES)
 

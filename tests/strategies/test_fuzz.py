@@ -18,8 +18,8 @@ from strategies_replies import NO_GRID, raw
 from fedbary.aggregation import RULES, Rule
 from server_app.roster.member import Member, member_from
 from strategies import RKLB, chart, strategy_for
-from strategies.admission import train_refusal
-from strategies.soundness import check_arrays
+from strategies.conventions import check_arrays
+from strategies.gate import train_refusal
 
 pytestmark = pytest.mark.slow
 

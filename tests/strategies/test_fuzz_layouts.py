@@ -20,9 +20,8 @@ from fedbary.methods import METHODS, arguments_of
 from fedbary.methods._sums import SumsMethod, head_names
 from fedbary.parts.parameters import declared
 from fedbary.runs.run_folder import RunFolder
-from server_app.means import means_of
-from server_app.recorder import Recorder
-from server_app.run_strategy import bench_of
+from server_app.clocked import bench_of
+from server_app.recorder import Recorder, means_of
 from strategies import strategy_for
 from strategies.arrays import PACKING
 

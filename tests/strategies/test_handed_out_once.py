@@ -6,8 +6,7 @@ from linkstates import LinkedGrid
 from strategies_clients import CLIENTS, client_app, grid, initial
 
 from server_app.engine.inline import InlineGrid
-from server_app.grids.guarded import Guarded
-from server_app.grids.watched import Watched
+from server_app.grids import Guarded, Watched
 from strategies import Asynchronous, strategy_for
 from strategies.internals import ErrorCode
 

@@ -16,7 +16,7 @@ from torch import nn
 from fedbary.methods import METHODS, Bench
 from strategies import strategy_for
 from strategies.arrays import PACKING, bytes_of
-from strategies.packing import packing_from
+from strategies.compression import packing_from
 
 MODEL = {name: tensor.detach() for name, tensor in nn.Linear(3, 2).state_dict().items()}
 

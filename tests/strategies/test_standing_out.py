@@ -19,7 +19,7 @@ from fedbary.errors import RunError
 from fedbary.methods import METHODS, Method
 from server_app.engine.inline import InlineGrid
 from strategies import strategy_for
-from strategies.tally import Stalled
+from strategies.gate import Stalled
 
 CLIENTS, HOSTILE = 4, 3  # node 5
 ALIKE = (1.0,) * CLIENTS

@@ -18,9 +18,16 @@ from strategies_replies import failure, raw, reply, state
 
 from fedbary.errors import SettingError
 from strategies import CONVENTIONS, RKLB, Convention
-from strategies.admission import MOST_NUMBERS, evaluate_refusal, metric_refusals, train_refusal
-from strategies.gate import MOST_AT_ONCE, ReplyGate
-from strategies.weights import bounded, weight_of
+from strategies.gate import (
+    MOST_AT_ONCE,
+    MOST_NUMBERS,
+    ReplyGate,
+    bounded,
+    evaluate_refusal,
+    metric_refusals,
+    train_refusal,
+    weight_of,
+)
 
 REFERENCE = ArrayRecord(state(0))
 FEDBARY = CONVENTIONS["fedbary"]

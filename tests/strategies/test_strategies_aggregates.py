@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord
 from strategies_replies import raw, state
 
 from fedbary.aggregation import RULES, aggregate, rule_named
-from fedbary.aggregation.value_limits import LOG_VAR_LIMIT
+from fedbary.aggregation.sums import LOG_VAR_LIMIT
 from fedbary.gaussian import Posterior
 from strategies import CONVENTIONS, aggregate_records
 from strategies.conventions import convention_named

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from strategies_replies import NO_GRID, raw, reply
 
 from fedbary.aggregation import RULES, CoordinateRule, Rule
-from fedbary.aggregation.value_limits import value_limit
+from fedbary.aggregation.sums import value_limit
 from strategies import CONVENTIONS, Convention, PosteriorStrategy, gated, strategy_for
-from strategies.admission import train_refusal
 from strategies.arrays import tensor_from_array
-from strategies.culprits import spoilers
-from strategies.soundness import check_arrays, scale_from
+from strategies.conventions import check_arrays, scale_from
+from strategies.gate import spoilers, train_refusal
 
 DTYPES = [torch.float16, torch.float32, torch.float64]
 UNITS = ["log_var", "log_std", "std", "rho"]

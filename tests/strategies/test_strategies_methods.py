@@ -9,8 +9,7 @@ import torch
 from every_method import EACH, EVEN, NIGHT, ODD, OF_CLASSES, night
 from fedbary.strategies import Client
 from fedbary.strategies.arrays import Blanks, bytes_of
-from fedbary.strategies.conventions import Convention
-from fedbary.strategies.names import Names
+from fedbary.strategies.conventions import Convention, Names
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from small_apps import answering
 from torch import nn

@@ -25,8 +25,7 @@ from strategies import (
     strategy_for,
 )
 from strategies.arrays import BlankArray, Blanks, array_from_tensor, tensor_from_array
-from strategies.conventions import convention_named
-from strategies.names import Names
+from strategies.conventions import Names, convention_named
 
 FEDBARY = CONVENTIONS["fedbary"]
 NAMES = {

@@ -6,9 +6,8 @@ import pytest
 from every_method import NIGHT
 
 from fedbary.settings.config import bookkeeping
-from fedbary.study.files import is_table
 from fedbary.study.grid import read_experiment
-from fedbary.study.table import differing_setting, public, read_table
+from fedbary.study.table import differing_setting, is_table, public, read_table
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ("rules/grid.yaml", "rules/cifar10/grid.yaml", "hostile/adaptive/grid.yaml")

@@ -18,9 +18,11 @@ from processes import wait_until
 
 from fedbary.settings.config import resolve
 from fedbary.study.cost import Cost
-from fedbary.study.files import COMMON, ROUNDS, RUNS
 from fedbary.study.table import (
+    COMMON,
     FORMAT,
+    ROUNDS,
+    RUNS,
     read_run,
     read_table,
     write_table,

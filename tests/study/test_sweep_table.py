@@ -9,11 +9,13 @@ import yaml
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.study.cost import Cost
-from fedbary.study.files import COMMON, ROUNDS, RUNS
 from fedbary.study.grid import Experiment
 from fedbary.study.sweep import SweepFolder
 from fedbary.study.table import (
+    COMMON,
     FORMAT,
+    ROUNDS,
+    RUNS,
     differing_setting,
     joined,
     read_about,

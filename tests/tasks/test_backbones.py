@@ -15,9 +15,8 @@ from torch import nn
 import client_app
 import fedbary
 from fedbary.backbones import Backbone, load
-from fedbary.backbones._body import Transform
+from fedbary.backbones._body import Transform, fill
 from fedbary.backbones._torchvision import transform_of
-from fedbary.backbones._weights import fill
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.sites import own_data
 from fedbary.errors import SettingError

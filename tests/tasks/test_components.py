@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from fedbary.data.images import Normaliser, pixel_sums
-from fedbary.data.principal import principal
 from fedbary.data.sites import Site
-from fedbary.data.standardise import Standardiser
+from fedbary.data.standardise import Standardiser, principal
 from fedbary.settings.config import resolve
 from fedbary.tasks import _sums, task_of
 from server_app.engine.inline import run_inline

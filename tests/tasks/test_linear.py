@@ -10,8 +10,8 @@ from sklearn.linear_model import LinearRegression
 from fedbary.data.deal import evaluation_data, training_data
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from fedbary.tasks._linear import (
-    FAR,
+from fedbary.tasks._failing import (
+    FAR_BEHIND,
     FAR_NLL,
     LEAST,
     Rival,
@@ -32,7 +32,7 @@ def test_far_is_four_points_and_the_line_has_their_standard_error(examples, ours
     said = far_behind("accuracy", (right < ours).double(), (right < theirs).double(), FOUND)
     gap = (theirs - ours) / examples
     error = np.sqrt(abs(gap) * (1 - abs(gap)) / examples)
-    assert bool(said) == (gap >= FAR - 1e-12)
+    assert bool(said) == (gap >= FAR_BEHIND - 1e-12)
     told = f"{100 * gap:.1f} points (standard error {100 * error:.1f})"
     assert all(told in text for text in said.values())
 

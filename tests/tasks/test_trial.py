@@ -44,7 +44,7 @@ def test_wrappers_that_spread_a_batch_are_taken_off():
 
 def test_the_trial_changes_neither_the_network_nor_any_draw():
     from fedbary.models import build
-    from fedbary.tasks._trial import require_usable
+    from fedbary.tasks._network import require_usable
 
     net = build("own_models:normed", SHAPE, 3, 0, 1)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import fedbary
 from fedbary.commands import start
-from fedbary.data.paths import content_of
+from fedbary.data.forms import content_of
 from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import completed, read_yaml, resolve
 from server_app.engine.inline import run_inline

@@ -15,14 +15,14 @@ from runs_of import lines, posterior, same, tensors
 from runs_of_sums import RUNS, chosen, run_of
 
 import fedbary
-from fedbary.commands.withdraw import forget
+from fedbary.commands.use import forget
 from fedbary.data.standardise import Standardiser, Sums, renewed
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS
 from fedbary.methods._sums import sites_of, state_of
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.conformal_kept import CONFORMAL
-from fedbary.runs.metrics_file import read_rounds
+from fedbary.runs.location import read_rounds
 from fedbary.runs.resume import lengthen
 from server_app.engine.inline import run_inline
 

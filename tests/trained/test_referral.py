@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
 from fedbary.predictive import Prediction
-from fedbary.trained.referral import referral
+from fedbary.trained.judgement import referral
 
 cases = st.lists(
     st.tuples(st.sampled_from([0.5, 0.6, 0.7, 0.8, 0.9, 0.99]), st.booleans()),

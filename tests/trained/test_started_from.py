@@ -11,7 +11,7 @@ from runs_of import lines, posterior, same, tensors
 from runs_of_sums import chosen, run_of
 from safetensors.torch import load_file
 
-from fedbary.commands.withdraw import forget
+from fedbary.commands.use import forget
 from fedbary.errors import RunError, SettingError
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.settings.config import completed

@@ -2,7 +2,7 @@
 
 Cells are separated by commas, semicolons, tabs or bars, whichever the header has most. The text is
 in UTF-8, or in UTF-16 with its mark; the file may be packed, ``.csv.gz``. What is packed is counted
-while it is read, see `fedbary.data.unpacked`.
+while it is read, see `fedbary.data.readers`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from fedbary.data.forms import DataSource
 from fedbary.data.frame import Frame, frame_of
-from fedbary.data.readers import Reading
-from fedbary.data.unpacked import opened
+from fedbary.data.readers import Reading, opened
 from fedbary.errors import CellError, SettingError, is_of_memory
 
 if TYPE_CHECKING:

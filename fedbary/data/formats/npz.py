@@ -18,11 +18,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from fedbary.data.cell_words import plain
 from fedbary.data.forms import DataSource
-from fedbary.data.frame import Frame, frame
-from fedbary.data.readers import Reading
-from fedbary.data.unpacked import RATIO, SMALL_ARRAY
+from fedbary.data.frame import Frame, frame, plain
+from fedbary.data.readers import RATIO, SMALL_ARRAY, Reading
 from fedbary.errors import CellError, SettingError
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")

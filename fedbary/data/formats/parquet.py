@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedbary.data.forms import DataSource
 from fedbary.data.frame import Frame, frame_of
-from fedbary.data.readers import Reading
+from fedbary.data.readers import SMALL_TABLE, TEXT_COPIES, Reading, require_plausible
 from fedbary.data.sources import hf
-from fedbary.data.unpacked import SMALL_TABLE, TEXT_COPIES, require_plausible
 from fedbary.errors import SettingError
 from fedbary.parts.imports import library
 

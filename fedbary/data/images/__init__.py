@@ -17,12 +17,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedbary.data.formats.npz import NAMES, PARTS, read_npz_arrays
-from fedbary.data.forms import elsewhere, endings, source_of
-from fedbary.data.image_columns import UNNAMED
+from fedbary.data.forms import elsewhere, endings, source_of, user_path
 from fedbary.data.image_files import Shape
-from fedbary.data.images._dataset import MAX_FLOAT, UNREADABLE, Dataset, from_arrays
-from fedbary.data.images._normalise import Normaliser, pixel_sums
-from fedbary.data.paths import user_path
+from fedbary.data.image_folder import UNNAMED
+from fedbary.data.images._dataset import (
+    MAX_FLOAT,
+    UNREADABLE,
+    Dataset,
+    Normaliser,
+    from_arrays,
+    pixel_sums,
+)
 from fedbary.data.readers import Reading, reader
 from fedbary.data.unchanged import Kept, source_state, state_of
 from fedbary.errors import SettingError, one_line

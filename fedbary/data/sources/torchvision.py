@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from fedbary.data.forms import DataSource
-from fedbary.data.image_files import Shape, common_shape, fitted, picture_shape
+from fedbary.data.image_files import Shape, common_shape, fitted, picture_shape, traits
 from fedbary.data.image_folder import counted
-from fedbary.data.image_pixels import traits
 from fedbary.data.images._dataset import UNREADABLE
 from fedbary.data.readers import NOTES, TESTS, LabelledImages, Reading, arrays_of
 from fedbary.errors import SettingError, one_line

@@ -14,18 +14,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedbary.data.cell_words import plain
+from fedbary.data.deal import Split
 from fedbary.data.formats.npz import PARTS
-from fedbary.data.forms import DataSource, elsewhere, endings, source_of
-from fedbary.data.frame import Frame
-from fedbary.data.paths import user_path
+from fedbary.data.forms import DataSource, elsewhere, endings, source_of, user_path
+from fedbary.data.frame import Frame, plain
 from fedbary.data.readers import Reading, reader
-from fedbary.data.split import Split
-from fedbary.data.tables._choice import Choice, chosen, names_in, perhaps
-from fedbary.data.tables._coding import features_of
-from fedbary.data.tables._labelled import Labelled, encode, with_test
-from fedbary.data.tables._layout import Layout, layout_of
-from fedbary.data.tables._table import Table, measured
+from fedbary.data.tables._coded import Labelled, Table, encode, features_of, measured, with_test
+from fedbary.data.tables._layout import Choice, Layout, chosen, layout_of, names_in, perhaps
 from fedbary.data.unchanged import Kept, source_state
 from fedbary.errors import CellError, SettingError
 from fedbary.parts.registry import modules

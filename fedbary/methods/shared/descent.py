@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 
 from fedbary.data.batches import inputs
 from fedbary.inference._steps import Steps
-from fedbary.inference.shared.vectors import Momentum, Vectors
+from fedbary.inference._vectors import Momentum, Vectors
 from fedbary.methods.shared.method import Local, Tensors
 from fedbary.methods.shared.server_steps import weights_of
 from fedbary.predictive.networks import evaluation

@@ -7,15 +7,105 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from fedbary.aggregation.tensors import Empty, new_empty
 from fedbary.errors import SettingError
+from fedbary.gaussian import Factor, Posterior
 from fedbary.inference import Local
-from fedbary.methods.shared.bench import Bench
-from fedbary.methods.shared.inherited import Inherited
 from fedbary.parts.parameters import Checked
 from fedbary.predictive import Predictive, Predictor
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A server's own network and examples, which no client has.
+
+    Parameters
+    ----------
+    network : nn.Module
+        A network of the global model's architecture, on the examples' device; its weights do not
+        matter.
+    x, y : Tensor
+        Inputs and targets, of no client and of no test set. Methods that need inputs alone leave y
+        aside.
+    nll : callable
+        Mean negative log-likelihood of (outputs, targets), in nats.
+    """
+
+    network: nn.Module
+    x: Tensor
+    y: Tensor
+    nll: Callable[[Tensor, Tensor], Tensor]
+
+
+_OLDER = "\n"
+"""What a site's name ends with once for each run that has passed; no site's own name has it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inherited:
+    """The end of an earlier run.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Its posterior.
+    state : mapping of str to Tensor
+        What its method kept at the server.
+    places : tuple of int
+        For each class of the new run the place that it had in the earlier one, −1 for a new class.
+        Empty: the classes are the same.
+    settings : mapping
+        The earlier run's settings; empty where they are not known.
+    """
+
+    posterior: Posterior
+    state: Mapping[str, Tensor]
+    places: tuple[int, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def laid_out(self, tensor: Tensor, like: Tensor) -> Tensor:
+        """Return a tensor in the shape of `like`; rows of new classes are those of `like`.
+
+        Raises
+        ------
+        ValueError
+            If the shapes differ in more than the number of classes.
+        """
+        if tensor.shape == like.shape:
+            return tensor.to(like)
+        old = [place for place in self.places if place >= 0]
+        rows = tensor.shape[:1] == (len(old),) and like.shape[:1] == (len(self.places),)
+        if not rows or tensor.shape[1:] != like.shape[1:]:
+            raise ValueError(f"of shape {tuple(tensor.shape)}, not {tuple(like.shape)}")
+        found = like.clone()
+        found[torch.tensor([place >= 0 for place in self.places])] = tensor[old].to(like)
+        return found
+
+    def factor(self, held: Factor, like: Factor) -> Factor:
+        """Return a factor in the shapes of `like`, as `laid_out` does."""
+        return Factor(
+            {name: self.laid_out(held.shift[name], e) for name, e in like.shift.items()},
+            {name: self.laid_out(held.precision[name], s) for name, s in like.precision.items()},
+        )
+
+
+def older(site: str) -> str:
+    """Return what a site of a run is called in the next one, where its own name has new data."""
+    return site + _OLDER
+
+
+def whose(site: str) -> str:
+    """Return the name of the site whose data these are."""
+    return site.rstrip(_OLDER)
+
+
+def age(site: str) -> int:
+    """Return how many runs have passed since a site's data counted."""
+    return len(site) - len(whose(site))
+
 
 Tensors = Mapping[str, Tensor]
 """Named tensors: everything that travels, is kept or is checkpointed. Keys are those of a model's
@@ -298,3 +388,37 @@ class Method(Checked):
     def joining(self, fields: Mapping[str, Any]) -> Predictor | None:
         """Return how `predictive` joins the members, given its `kind`'s fields; none for None."""
         return self.joins(**fields) if self.joins and fields else None
+
+
+def shares(replies: Sequence[Reply]) -> list[float]:
+    """Return the replies' weights, divided by their sum."""
+    total = sum(reply.weight for reply in replies)
+    return [reply.weight / total for reply in replies]
+
+
+def weighted_mean(replies: Sequence[Reply], names: Sequence[str]) -> dict[str, Tensor]:
+    """Return Σ w_k θ_k of some tensors, in their dtypes; of integer ones the rounded mean."""
+    means = {}
+    weights = shares(replies)
+    for name in names:
+        like = replies[0].tensors[name]
+        total = torch.zeros_like(like, dtype=torch.float64)
+        for reply, weight in zip(replies, weights, strict=True):
+            total.add_(reply.tensors[name].double(), alpha=weight)
+        means[name] = (total if like.is_floating_point() else total.round()).to(like.dtype)
+    return means
+
+
+def all_examples(server: Server, replies: Sequence[Reply]) -> float:
+    """Return how many examples all clients have: those of the replies, where nobody knows more."""
+    return max(float(server.examples), sum(reply.weight for reply in replies))
+
+
+def part_of_all(server: Server, replies: Sequence[Reply]) -> float:
+    """Return the part of all clients' examples that lies at a round's replies.
+
+    If nobody knows these, it is the part of the clients. If nobody knows either, it is 1.
+    """
+    if server.examples:
+        return min(1.0, sum(reply.weight for reply in replies) / server.examples)
+    return min(1.0, len(replies) / server.clients) if server.clients else 1.0

@@ -42,8 +42,7 @@ from urllib.parse import quote, unquote
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.prefixes import under
-from fedbary.aggregation.value_limits import LARGEST_LOG_VAR
+from fedbary.aggregation.sums import LARGEST_LOG_VAR, under
 from fedbary.gaussian import gaussian_pairs
 from fedbary.methods.shared.method import Arrival, Reply, Server, Tensors
 from fedbary.methods.shared.server_steps import is_buffer

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.aggregation.structures import Quadratic
+from fedbary.aggregation.covariance import Quadratic
 from fedbary.data.batches import Augment, batch_source, draw_crops, inputs
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior

@@ -1,1 +1,0 @@
-"""Helpers of many local methods."""

@@ -1,1 +1,0 @@
-"""Values that many tasks import."""
