@@ -1,4 +1,4 @@
-"""A question that is out: the message to a client, and the time of its reply."""
+"""A strategy whose server does not wait: questions that are out, clocks, replies of any age."""
 
 from __future__ import annotations
 

@@ -185,9 +185,9 @@ SKIPPED_KEY = "skipped"
 class GatedStrategy(AdmittingStrategy, ABC):
     """Flower's FedAvg that admits replies and leaves the aggregate to a subclass.
 
-    Three files find bad replies: `admission` finds unsound ones, `distances` those too far from the
-    sent arrays, `culprits` those that spoil the aggregate. Bad replies never stop a run: they are
-    left out, logged and kept in `refusals`. The aggregate does not depend on the order of the
+    `strategies.gate` finds bad replies: unsound ones, those too far from the sent arrays, and those
+    that spoil the aggregate. Bad replies never stop a run: they are left out, logged and kept in
+    `refusals`. The aggregate does not depend on the order of the
     replies.
 
     Parameters

@@ -1,6 +1,6 @@
 """A client's samples at temperature 1 in mini-batches: SGD, then a chain of a rate set by n_k.
 
-The chain is that of `_langevin`, on U_k = n_k · (mean NLL + ½ decay ‖θ‖²). Batches of B examples
+The chain is that of `Sampler`, on U_k = n_k · (mean NLL + ½ decay ‖θ‖²). Batches of B examples
 bring noise of their own: with h the curvature of the mean NLL, a chain of rate η and friction α is
 at the temperature
 
@@ -27,7 +27,7 @@ The terms say, in their order:
 While samples are dropped, the chain goes up to four times as fast at first, to be wide in flat
 directions. It is too warm then, and at its own rate before the first sample is taken.
 
-Before it the client trains by SGD as under FedAvg, to where the chain starts. `_secant` finds h
+Before it the client trains by SGD as under FedAvg, to where the chain starts. `fedbary.methods._curvature` finds h
 there.
 
 More weights than examples, d > n_k, leave directions without any curvature. There the posterior is
