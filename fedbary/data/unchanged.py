@@ -23,12 +23,11 @@ _looks: ContextVar[dict[Hashable, Hashable] | None] = ContextVar("looks", defaul
 def one_state(run: int | None = None) -> Iterator[None]:
     """Look at each file once inside this context; later changes are not read.
 
-    With the number of a run, look once in all contexts of that run. An outer context's looks are
-    used.
+    With the number of a run, look once in all contexts of that run; inside another context, that
+    context's looks are used.
     """
-    seen = _looks.get()
-    if seen is None:
-        seen = {} if run is None else _of_run(run)
+    outer = _looks.get()
+    seen = {} if run is None else _of_run(run) if outer is None else outer
     token = _looks.set(seen)
     try:
         yield

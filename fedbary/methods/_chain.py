@@ -27,8 +27,8 @@ The terms say, in their order:
 While samples are dropped, the chain goes up to four times as fast at first, to be wide in flat
 directions. It is too warm then, and at its own rate before the first sample is taken.
 
-Before it the client trains by SGD as under FedAvg, to where the chain starts. `fedbary.methods._curvature` finds h
-there.
+Before it the client trains by SGD as under FedAvg, to where the chain starts. There
+`fedbary.methods._curvature` finds h.
 
 More weights than examples, d > n_k, leave directions without any curvature. There the posterior is
 as wide as its prior, and without one a chain would walk until the network is lost. So in N steps it

@@ -30,7 +30,7 @@ def read_one(folder: Path, name: str = "") -> pd.DataFrame:
     Raises
     ------
     SettingError, RunError
-        If the folder holds none, see `fedbary.runs.run_folder.require_ended`, or it is damaged.
+        If the folder holds none, see `fedbary.runs.resume.require_ended`, or it is damaged.
     """
     require_ended(folder)
     return read_run(name or folder.resolve().name, folder)

@@ -33,7 +33,7 @@ COMMANDS = """
 import json, os, resource, sys
 import fedbary.trained, fedbary.tasks.tables, fedbary.tasks.classification, matplotlib.figure
 import pandas, pyarrow.parquet, server_app.experiment, server_app.engine.inline
-import fedbary.trained.judgement, fedbary.figures.run_pictures, fedbary.trained.class_sets
+import fedbary.trained.judgement, fedbary.figures.run_pictures
 from fedbary.commands.cli import main
 
 for words, limits, times in json.load(sys.stdin):

@@ -93,7 +93,7 @@ def test_a_site_s_pictures_take_the_federation_s_size_where_the_settings_say_so(
     (tmp_path / "3").mkdir()
     for side, name in ((9, "a.png"), (30, "b.jpg"), (8, "c.bmp")):
         Image.fromarray(np.full((side, 12, 3), 70, np.uint8)).save(tmp_path / "3" / name)
-    with pytest.raises(SettingError, match="a.png: '9×12 pixels'.*or a run with resize=crop, pad"):
+    with pytest.raises(SettingError, match="a.png: '9×12 pixels; refused.*resize=crop, pad"):
         own_data(str(tmp_path), TASK)
     x, y = own_data(str(tmp_path), TASK, "crop")
     assert x.shape == (3, 1, 8, 8) and y.tolist() == [3, 3, 3] and (x.int() - 70).abs().max() <= 1

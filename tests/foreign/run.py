@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedbary.launching import launch
+from fedbary.launching.environment import flower_environment
 
 sys.path.append(str(Path(__file__).parents[1]))
 from superlinks import superlink  # noqa: E402
 
 home, *projects = map(Path, sys.argv[1:])
-environment = launch.flower_environment(home)
+environment = flower_environment(home)
 federation = "num-supernodes=3 client-resources-num-cpus=2"
 with superlink(environment, home) as wait:
     wait()

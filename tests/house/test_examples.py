@@ -12,7 +12,7 @@ from every_method import night
 from flwr.app import Context, RecordDict
 from superlinks import superlink
 
-from fedbary.launching import launch
+from fedbary.launching.environment import flower_environment
 from server_app.engine.inline import InlineGrid
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -110,7 +110,7 @@ def test_a_resnet_s_rounds_run(capsys):
 @night  # above each runs in this process, and tests/foreign under Flower and Ray
 @pytest.mark.slow
 def test_the_projects_run_under_flower(tmp_path):
-    environment = launch.flower_environment(tmp_path)
+    environment = flower_environment(tmp_path)
     federation = "num-supernodes=3 client-resources-num-cpus=1"
     with superlink(environment, tmp_path) as wait:
         wait()

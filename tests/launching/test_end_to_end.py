@@ -16,7 +16,7 @@ from processes import dead_ray, marked, servers_of
 from superlinks import superlink
 from terminals import shown_in_a_terminal, shows_its_rounds_and_its_lines
 
-from fedbary.launching import launch
+from fedbary.launching.environment import flower_environment
 from fedbary.methods import METHODS
 from fedbary.runs.conformal_kept import CONFORMAL
 from fedbary.settings.config import parse_overrides, resolve
@@ -121,9 +121,9 @@ def test_a_run_in_a_terminal_shows_its_rounds_and_its_lines(on_ray):
 
 def test_the_trace_of_a_dead_cluster_is_not_followed(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert launch.flower_environment(tmp_path)["RAY_ADDRESS"] == "local"
+    assert flower_environment(tmp_path)["RAY_ADDRESS"] == "local"
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert launch.flower_environment(tmp_path)["RAY_ADDRESS"] == "10.0.0.1:6379"
+    assert flower_environment(tmp_path)["RAY_ADDRESS"] == "10.0.0.1:6379"
 
 
 @night
@@ -135,7 +135,7 @@ def test_a_run_that_fails_exits_with_an_error(tmp_path):
 
 
 def test_plain_flwr_run_takes_the_federation_as_it_is_and_run_config_over_the_file(tmp_path):
-    environment = launch.flower_environment(tmp_path)
+    environment = flower_environment(tmp_path)
     output = tmp_path / "run"
     config = f'settings="rule=WB rounds=1 local_epochs=1 samples=2 output={output}"'
     command = [str(BIN / "flwr"), "run", str(ROOT), "local", "--stream", "--run-config", config]
