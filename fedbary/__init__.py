@@ -30,7 +30,7 @@ _LATER = {
     "forecast": "predictive.any_network",
     "load": "trained",
     "predict": "predictive.any_network",
-    "reliability_picture": "figures.reliability",
+    "reliability_picture": "figures.run_pictures",
     "score": "scores.prediction",
 }
 """Names whose modules import PyTorch, which takes seconds; they are imported on first use."""
