@@ -222,8 +222,8 @@ def test_sums_that_noise_does_not_explain_are_refused(name, factor):
         ({"normalise": "channels"}, "normalise: 'channels'; expected none with epsilon"),
         ({"calibrate": "temperature"}, "calibrate: 'temperature'; expected none with epsilon"),
         ({"task": "tables", "dataset": "breast_cancer"}, "epsilon: 1.0; expected 0 for task="),
-        ({"epsilon": -1}, "epsilon: -1.0; expected a number from 0 up"),
-        ({"delta": 0}, "delta: 0.0; expected a number above 0"),
+        ({"epsilon": -1}, "epsilon: -1; expected a number from 0 up"),
+        ({"delta": 0}, "delta: 0; expected a number above 0"),
     ],
 )
 def test_settings_under_which_the_guarantee_would_be_none_are_refused(changes, why):
