@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedbary.runs.failing import end_with_parent
+from fedbary.runs.ending import end_with_parent
 
 if TYPE_CHECKING:
     from strategies.internals import ClientAppCallable

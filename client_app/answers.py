@@ -26,7 +26,7 @@ from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import QUESTION, SIZES
 from fedbary.predictive.projection import STRENGTHS, projected
 from fedbary.runs.data_kept import require_same_site
-from fedbary.runs.failing import spare_imports
+from fedbary.runs.ending import spare_imports
 from fedbary.scores.coverage import moments
 from fedbary.scores.metrics import label_share_weights
 from fedbary.seeds import seed_of_draws

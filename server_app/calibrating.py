@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedbary.figures.run_pictures import set_size_picture
-from fedbary.figures.sheet import spared
+from fedbary.figures.spared import spared
 from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import (

@@ -16,7 +16,7 @@ from fedbary.errors import RunError, last_words
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
 from fedbary.parts.parameters import told
-from fedbary.runs.failing import end_with_parent, spare_imports
+from fedbary.runs.ending import end_with_parent, spare_imports
 from fedbary.runs.location import claimed_folder, is_whole, only_writer, require_startable
 from fedbary.runs.resume import checkpoint_to_resume, lengthen_locked, way_back
 from fedbary.runs.run_folder import read_signature

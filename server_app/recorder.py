@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedbary.aggregation.sums import PIECE
 from fedbary.figures.run_pictures import learning_curves, partition_heatmap
-from fedbary.figures.sheet import spared
+from fedbary.figures.spared import spared
 from fedbary.gaussian import MEAN_SUFFIX, Posterior, gaussian_pairs
 from fedbary.methods import Tensors
 from fedbary.predictive import Predictive

@@ -17,7 +17,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Fitted, Local, Method, method_named, require_kl
 from fedbary.predictive import Predictive
-from fedbary.runs.failing import Memory
+from fedbary.runs.memory import Memory
 from fedbary.runs.released import ReleasedFiles
 
 from .asking import ASKED_KEY, CLIENTS_KEY, EXAMPLES_KEY

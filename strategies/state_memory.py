@@ -37,7 +37,7 @@ class StateReleases(Releases):
 
 
 class StateMemory:
-    """A `fedbary.runs.failing.Memory` in a node's state, lost when its SuperNode is started again.
+    """A `fedbary.runs.memory.Memory` in a node's state, lost when its SuperNode is started again.
 
     Parameters
     ----------

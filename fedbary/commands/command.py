@@ -5,7 +5,7 @@ import os
 import sys
 
 from fedbary.figures import draw_without_screen
-from fedbary.runs.failing import spare_imports
+from fedbary.runs.ending import spare_imports
 
 
 def main() -> None:

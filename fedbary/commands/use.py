@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedbary.errors import SettingError
-from fedbary.figures.sheet import spared
+from fedbary.figures.spared import spared
 from fedbary.texts import SCREEN, one_line, shown
 
 if TYPE_CHECKING:

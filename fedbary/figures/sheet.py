@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from fedbary.errors import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,12 +94,3 @@ def contact_sheet(
             -0.25, 0.5, title, rotation=90, va="center", ha="center", transform=row[0].transAxes
         )
     return figure
-
-
-@contextmanager
-def spared(what: str, say: Callable[[str], None] = warnings.warn) -> Iterator[None]:
-    """Turn a failure within the block into one line, "`what`: not drawn, …", for `say`."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - fonts, names and numbers fail in many ways
-        say(f"{what}: not drawn, {type(error).__name__}: {one_line(error)}")

@@ -7,25 +7,11 @@ whose NLL was clearly lower.
 
 from __future__ import annotations
 
-import gc
 import math
-import os
-import re
-import select
-import sys
-import threading
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-
-from fedbary.errors import SettingError
 from fedbary.runs.schema import BEHIND, FAILING, NLL, RISING, RMSE, ROUND
-from fedbary.runs.whole import private_folder, read_tensors, write_tensors
 from fedbary.settings.combinations import may_keep_best
 from fedbary.settings.config import Settings
 
@@ -175,106 +161,3 @@ def _remedies(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[st
     if settings.model != "linear":
         images = hasattr(settings, "input_shape")
         yield "model=linear bayesian_layers=1" if images else "model=linear"
-
-
-PARENT = "--parent-pid"
-"""Flower's option that names the process that an app's process serves."""
-
-GRACE_SECONDS = 10.0
-"""Seconds that Flower's own end may take; Flower forces it after five."""
-
-
-def spare_imports() -> None:
-    """Exclude all present objects from garbage collection, so that the process ends at once.
-
-    The objects of PyTorch's import take a second or two to collect. Triton's bindings complain
-    about objects that are not collected: if they are loaded, nothing is excluded.
-    """
-    if "triton" not in sys.modules:
-        gc.freeze()
-
-
-@cache
-def end_with_parent() -> None:
-    """End this process, if Flower started it for another, some seconds after that one.
-
-    Flower watches the other process too. But its signal does not wake a main thread that waits for
-    messages, which would ask a dead server for ever.
-    """
-    words = dict(zip(sys.argv, sys.argv[1:], strict=False))
-    if PARENT in words:
-        watch = threading.Thread(target=_end_after, args=[int(words[PARENT])], daemon=True)
-        watch.start()
-
-
-def _end_after(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        _wait_for(pid)
-    time.sleep(GRACE_SECONDS)
-    os._exit(1)
-
-
-def _wait_for(pid: int) -> None:
-    if sys.platform == "linux":
-        select.select([os.pidfd_open(pid)], [], [])
-        return
-    while True:
-        os.kill(pid, 0)
-        time.sleep(0.5)
-
-
-class Memory:
-    """A client's tensors by round; files are written whole or not, and never pickled.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the files, made with the first; its owner alone may read it.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def recall(self, admitted: int) -> dict[str, Tensor]:
-        """Return the tensors of a round; nothing for round 0, before the first reply.
-
-        Raises
-        ------
-        SettingError
-            If they are missing, as after the loss of the folder, or cannot be read.
-        """
-        if admitted == 0:
-            return {}
-        file = self._file(admitted)
-        try:
-            return read_tensors(file)[0]
-        except (OSError, ValueError) as error:
-            allowed = f"this client's tensors of round {admitted}, the last that counted"
-            raise SettingError(str(file), error, allowed) from None
-
-    def keep(
-        self, server_round: int, tensors: Mapping[str, Tensor], needed: Collection[int] | None
-    ) -> None:
-        """Keep the tensors of a round, and drop those that no server can ask for any more.
-
-        Parameters
-        ----------
-        server_round : int
-            Their round.
-        tensors : mapping of str to Tensor
-            Tensors to keep.
-        needed : collection of int, optional
-            Earlier rounds that a server may still go back to; others are dropped. None: unknown,
-            and none is dropped.
-        """
-        private_folder(self.folder)
-        write_tensors(self._file(server_round), tensors)
-        for number in self._rounds() - {server_round, *needed} if needed is not None else ():
-            self._file(number).unlink(missing_ok=True)
-
-    def _file(self, server_round: int) -> Path:
-        return self.folder / f"kept-{server_round:06d}.safetensors"
-
-    def _rounds(self) -> set[int]:
-        names = (re.fullmatch(r"kept-(\d+)\.safetensors", p.name) for p in self.folder.iterdir())
-        return {int(match[1]) for match in names if match}

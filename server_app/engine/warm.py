@@ -8,7 +8,7 @@ from importlib import import_module
 from fedbary.inference import INFERENCE
 from fedbary.parts.registry import modules
 from fedbary.runs.commit import git_commit
-from fedbary.runs.failing import spare_imports
+from fedbary.runs.ending import spare_imports
 from fedbary.settings.config import ROOT
 
 os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")

@@ -11,7 +11,7 @@ from fedbary import load
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Reply, Server, method_named, require_method
 from fedbary.predictive.projection import STRENGTHS
-from fedbary.runs.failing import Memory
+from fedbary.runs.memory import Memory
 from fedbary.scores.metrics import evaluate, fairness, label_share_weights
 from fedbary.settings.config import read_yaml, resolve
 from fedbary.variational.layers import VariationalLinear, reset_layer

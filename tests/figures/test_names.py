@@ -9,7 +9,8 @@ import pytest
 from fedbary.figures.courses import courses
 from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.run_pictures import rejection_curve, reliability_diagram
-from fedbary.figures.sheet import contact_sheet, spared
+from fedbary.figures.sheet import contact_sheet
+from fedbary.figures.spared import spared
 from fedbary.scores.metrics import Reliability, Roc
 from fedbary.trained.judgement import _endings
 

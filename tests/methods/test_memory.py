@@ -18,7 +18,7 @@ from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.methods import METHODS, Fitted, Method
 from fedbary.methods.shared.method import weighted_mean
-from fedbary.runs.failing import Memory
+from fedbary.runs.memory import Memory
 from fedbary.settings.config import resolve
 from server_app.engine.inline import InlineGrid
 from strategies.state_memory import StateMemory

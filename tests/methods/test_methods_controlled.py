@@ -18,7 +18,7 @@ from fedbary.methods.fedavgm import FedAvgM
 from fedbary.methods.feddyn import FedDyn
 from fedbary.methods.scaffold import SCAFFOLD
 from fedbary.methods.shared.method import part_of_all
-from fedbary.runs.failing import Memory
+from fedbary.runs.memory import Memory
 from server_app.engine.inline import InlineGrid
 from strategies.compression import CompressedGrid, compression
 
