@@ -87,7 +87,11 @@ def test_crop_keeps_what_pad_adds_to_and_stretch_distorts(tmp_path):
 def test_folders_that_do_not_fit_are_refused_in_one_line(tmp_path):
     folder = pictures(tmp_path / "p")
     arguments = "p", tmp_path, False
-    refused("0.png: '9×9 pixels';.*12×12, which the model takes; or a run with", *arguments, SHAPE)
+    refused(
+        "0.png: '9×9 pixels; refused.*12×12, which the model takes; or a run with",
+        *arguments,
+        SHAPE,
+    )
     picture(side=10).save(folder / "dog" / "other.png")
     refused("other.png: '3×10×10';.*3×9×9, as .*0.png; or input_shape=.*resize=", *arguments)
     picture(grey=True).save(folder / "dog" / "other.png")

@@ -28,7 +28,7 @@ def cut(tmp_path_factory):
     """A run that has written all but its end."""
     folder = tmp_path_factory.mktemp("cut") / "run"
     run_inline(located(resolve(QUICK), folder), folder)
-    (folder / f"{POSTERIOR}.safetensors").unlink()
+    (folder / POSTERIOR).unlink()
     return folder
 
 
@@ -112,7 +112,7 @@ def test_a_run_of_other_settings_is_none(cut, changed):
 def test_a_whole_run_and_an_absent_one_are_none(cut, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(cut, folder)
-    (folder / f"{POSTERIOR}.safetensors").write_bytes(b"")
+    (folder / POSTERIOR).write_bytes(b"")
     assert resumable(folder, located(resolve(QUICK), folder)) is None
     assert resumable(tmp_path / "none", located(resolve(QUICK), tmp_path / "none")) is None
 

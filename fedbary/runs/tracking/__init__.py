@@ -76,7 +76,7 @@ class Tracking:
     def finish(self) -> None:
         """Take the run folder's content."""
         pictures = sorted(self._folder.glob("*.png"))
-        posterior = self._folder / f"{POSTERIOR}.safetensors"
+        posterior = self._folder / POSTERIOR
         self._tell(lambda tracker: tracker.end(pictures, posterior))
 
     def stop(self, killed: bool) -> None:
