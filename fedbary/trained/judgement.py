@@ -15,7 +15,6 @@ from torch import Tensor
 from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import rejection_curve
-from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
 from fedbary.predictive.conformal import Thresholds
 from fedbary.scores.coverage import coverage
@@ -276,7 +275,7 @@ def lacking(trained: Trained, level: float | None, site: str) -> Iterator[str]:
     found = trained.thresholds(level)
     names = row_names(trained.settings, trained.signature)
     own = Thresholds(found.level, trained.sites[site].scores)
-    if told(OfGuarantees, trained.settings).conformal_by != "class" and own.short:
+    if trained.settings.of_task(OfGuarantees).conformal_by != "class" and own.short:
         short = ", ".join(names[row] for row in own.short)
         yield f"{site} holds out too few examples for thresholds of its own: {short}"
 

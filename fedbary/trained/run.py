@@ -17,7 +17,6 @@ from fedbary.data.forms import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import HeldOut, Thresholds, together
 from fedbary.runs.schema import ROUND, result_line
@@ -97,7 +96,7 @@ class Trained:
         SettingError
             If the level is out of its range, the run has no sets, or no such site.
         """
-        own = told(OfGuarantees, self.settings)
+        own = self.settings.of_task(OfGuarantees)
         if own.conformal is None or not self.sites:
             allowed = "a run with conformal=0.9, whose sites sent histograms"
             raise SettingError("conformal", "none", allowed)
@@ -204,7 +203,7 @@ class Trained:
             As in `thresholds`.
         """
         by, rows = self.thresholds(level, site), self._rows(x)
-        score = told(OfClasses, self.settings).conformal_score
+        score = self.settings.of_task(OfClasses).conformal_score
         return by.sets(score, self.scored_by_sites(x).probs, rows)
 
     def intervals(
@@ -277,7 +276,7 @@ class Trained:
         if are_asked or (self.sites and (task.settings.samples, seed) == (held, 0)):
             plain = replace(outcome, told={})
             of_run = task.graph(plain, self.facts, seed_of_draws(task.settings.seed))
-            of_sets = self.thresholds(level, site), told(OfClasses, self.settings).conformal_score
+            of_sets = self.thresholds(level, site), self.settings.of_task(OfClasses).conformal_score
             graph = with_sets(graph, of_run, *of_sets, self._rows)
         features = list(getattr(self.signature, "features", ()))
         classes, task_name = list(self.signature.classes), self.settings.task
