@@ -19,8 +19,8 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
 from fedbary.inference import PosteriorParameters
 from fedbary.methods import METHODS, Method, Tensors, method_of
+from fedbary.methods._method import Inherited
 from fedbary.methods._sums import SumsMethod
-from fedbary.methods.shared.method import Inherited
 from fedbary.parts.parameters import told
 from fedbary.runs.checkpoints import load_round
 from fedbary.runs.location import POSTERIOR, SETTINGS, as_written, read_rounds, read_settings
