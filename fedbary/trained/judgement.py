@@ -19,7 +19,7 @@ from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
 from fedbary.predictive.conformal import Thresholds
 from fedbary.scores.coverage import coverage
-from fedbary.scores.metrics import accuracy_after_rejection
+from fedbary.scores.metrics import accuracy_after_rejection, means_after_rejection
 from fedbary.settings.task_words import OfGuarantees
 from fedbary.tasks import groups as rows_of
 from fedbary.tasks import hits_and_sizes, row_names
@@ -206,10 +206,8 @@ def _after_rejection(prediction: Any, y: Tensor) -> list[float]:
         y, prediction = y.to(prediction.probs.device).flatten(), prediction.one_by_one()
         kept = accuracy_after_rejection(prediction.probs, y, prediction.entropy, REJECTED)
         return [100 * accuracy for accuracy in kept]
-    order = prediction.var.argsort(stable=True)
-    squares = (prediction.mean - y.to(prediction.mean.device)).square()[order].double().cumsum(0)
-    counts = [max(1, round(len(y) * (1 - fraction))) for fraction in REJECTED]
-    return [float((squares[count - 1] / count).sqrt()) for count in counts]
+    squares = (prediction.mean - y.to(prediction.mean.device)).square()
+    return [error**0.5 for error in means_after_rejection(squares, prediction.var, REJECTED)]
 
 
 # Conformal sets and intervals
