@@ -332,6 +332,24 @@ class Task(ABC):
 
     # After the run
 
+    def inputs(self, x: Any, signature: Any) -> Tensor:
+        """Return inputs in their own units as a tensor (N, …), after a check.
+
+        Raises
+        ------
+        SettingError
+            If they are no finite tensor of the signature's shape, or nothing that the task reads.
+        """
+        shape = tuple(self.zeros(signature).shape[1:])
+        allowed = f"a tensor (N, {', '.join(map(str, shape))})"
+        if not isinstance(x, Tensor):
+            raise SettingError("x", f"a {type(x).__name__}", allowed)
+        if tuple(x.shape[1:]) != shape:
+            raise SettingError("x", f"a tensor {tuple(x.shape)}", allowed)
+        if not x.isfinite().all():
+            raise SettingError("x", "NaN or infinity", "finite numbers")
+        return x
+
     @abstractmethod
     def predict(self, outcome: Outcome, x: Any, facts: Facts, seed: int) -> Any:
         """Predict inputs: a tensor in their own units, or texts as they are."""

@@ -15,14 +15,12 @@ from torch import Tensor
 from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import rejection_curve
-from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
 from fedbary.predictive.conformal import Thresholds
 from fedbary.scores.coverage import coverage
 from fedbary.scores.metrics import accuracy_after_rejection, means_after_rejection
-from fedbary.settings.task_words import OfGuarantees
 from fedbary.tasks import groups as rows_of
-from fedbary.tasks import hits_and_sizes, row_names
+from fedbary.tasks import hits_and_sizes
 from fedbary.texts import cut
 from fedbary.trained.run import Trained
 
@@ -267,16 +265,6 @@ def set_scores(
         for score, value in coverage(hits[index], sizes[index], called).items():
             table.setdefault(score, []).append(value)
     return table, hits, sizes
-
-
-def lacking(trained: Trained, level: float | None, site: str) -> Iterator[str]:
-    """Yield a line where a site has too few examples for thresholds of its own."""
-    found = trained.thresholds(level)
-    names = row_names(trained.settings, trained.signature)
-    own = Thresholds(found.level, trained.sites[site].scores)
-    if told(OfGuarantees, trained.settings).conformal_by != "class" and own.short:
-        short = ", ".join(names[row] for row in own.short)
-        yield f"{site} holds out too few examples for thresholds of its own: {short}"
 
 
 def _places(mask: Tensor) -> Tensor:
