@@ -316,6 +316,15 @@ def fitted_temperature(clients: Sequence[Mapping[str, Any]]) -> float | None:
     return math.exp(logs[best] + step * (logs[best + 1] - logs[best]))
 
 
+def end_of_temperatures(temperature: float) -> str:
+    """Return a line on a temperature at an end of the `TEMPERATURES`; "" for one between."""
+    for end, called in ((min, "least"), (max, "largest")):
+        if math.isclose(temperature, end(TEMPERATURES.values())):
+            said = f"The calibration temperature {temperature:g} is the {called} that is tried"
+            return f"{said}: the best one may lie beyond"
+    return ""
+
+
 def least_nll(clients: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the mean NLL in nats at the best of the `TEMPERATURES`; None without any client."""
     nll = _nll(clients)

@@ -312,9 +312,9 @@ class Task(ABC):
         """Return the scores as the log's line has them."""
         return "  ".join(f"{name} {score:.4g}" for name, score in scores.items())
 
-    def advice(self, found: Scored, facts: Facts) -> str:
-        """Return a line on how a result's predictions could be better; "" for none."""
-        return ""
+    def advice(self, found: Scored, facts: Facts) -> Sequence[str]:
+        """Return lines on what a result's scores leave out, and how they could be better."""
+        return ()
 
     def summary(
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
