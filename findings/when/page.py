@@ -111,13 +111,12 @@ def picture(results: Path) -> maker.Figure:
     found = groups(results)
     figure, panels = maker.panels(9.0, 5.2, 2, 3)
     for axes, (name, title) in zip(panels, PANELS.items(), strict=True):
-        for kind in HEADS:
-            own = maker.where(found[name], kind=kind)
-            look = {"color": maker.COLOURS[kind], "label": kind, "fmt": "o-"}
-            maker.course(axes, own["rounds"], own["nll"], "std", **look)
+        own = found[name]
+        maker.courses(axes, own, "kind", dict(zip(HEADS, HEADS, strict=True)), "rounds", AT_T,
+                      "std", fmt="o-")  # fmt: skip
         axes.set_title(title, fontsize=9)
         maker.log_ticks(axes, (1, 2, 5, 20))
-        axes.set(xlabel="rounds", ylabel="NLL at T")
+        axes.set_xlabel("rounds")
     panels[1].legend(frameon=False, fontsize=8)
     return figure
 
