@@ -22,7 +22,6 @@ from fedbary.predictive.conformal import (
     Thresholds,
     believed,
     bounded,
-    examples_needed,
     least_coverage,
     together,
 )
@@ -203,12 +202,8 @@ def _say(
     names: Sequence[str],
     tested: Mapping[str, Mapping[str, float]],
 ) -> None:
-    if found.examples < (needed := examples_needed(found.level)):
-        few = "Sets hold all there is: %d examples are held out, conformal=%s needs %d"
-        log(WARNING, few, found.examples, found.level, needed)
-    elif found.short:
-        short = ", ".join(names[row] for row in found.short)
-        log(WARNING, "Too few examples for a threshold of their own: %s", short)
+    if lacking := found.lacking(names):
+        log(WARNING, "%s", lacking)
     said = ""
     if tested:
         all_, worst = tested["all"], min(tested, key=lambda name: tested[name]["coverage"])

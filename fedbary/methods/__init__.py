@@ -3,7 +3,7 @@
 A method is a module of this package. It defines one public subclass of `Method` or of another
 method: a frozen dataclass of its parameters with the paper's defaults. Nothing else registers it.
 Its name is the class's, in small letters the file's. Types say what parameters may be. Shared code
-lies in `shared/`, or in a module whose name starts with an underscore.
+lies in modules whose names start with an underscore.
 """
 
 from __future__ import annotations
@@ -15,17 +15,8 @@ from typing import Any
 
 from fedbary.aggregation import PARAMETERS, rule_named
 from fedbary.errors import SettingError
+from fedbary.methods._method import Arrival, Bench, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods._sites import require_room
-from fedbary.methods.shared.method import (
-    Arrival,
-    Bench,
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-)
 from fedbary.parts.parameters import Value, declared
 from fedbary.parts.registry import modules
 from fedbary.predictive.predictor import kind_of

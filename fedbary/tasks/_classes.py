@@ -31,6 +31,7 @@ from fedbary.scores.metrics import (
     TEMPERATURES,
     accuracy_after_rejection,
     ece_by_chance,
+    end_of_temperatures,
     evaluate,
     fairness,
     fitted_temperature,
@@ -368,13 +369,14 @@ class Classes(Task):
         return Scored(scores, line)
 
     def said(self, scores: Mapping[str, float]) -> str:
-        """Return accuracy, NLL and ECE."""
+        """Return accuracy, NLL and ECE; without data at the server the ECE is the clients' mean."""
+        at_server = self.settings.dataset != "none"
         if math.isnan(scores["accuracy"]):
-            told = self.settings.dataset != "none"
-            why = "predictions are not finite" if told else "no site has answered"
+            why = "predictions are not finite" if at_server else "no site has answered"
             return f"not scored, {why}"
         accuracy, nll, ece = (scores[name] for name in ("accuracy", "nll", "ece"))
-        return f"accuracy {100 * accuracy:.2f} %  NLL {nll:z.4f}  ECE {100 * ece:.2f} %"
+        called = "ECE" if at_server else "clients' mean ECE"
+        return f"accuracy {100 * accuracy:.2f} %  NLL {nll:z.4f}  {called} {100 * ece:.2f} %"
 
     def summary(
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
@@ -403,8 +405,13 @@ class Classes(Task):
         labels = self.scored_by_clients(facts)[1]
         yield "reliability", self._reliability(prediction, labels, "Final global model")
 
-    def advice(self, found: Scored, facts: Facts) -> str:
-        """Return what a temperature would make of the NLL, where that is a tenth less."""
+    def advice(self, found: Scored, facts: Facts) -> tuple[str, ...]:
+        """Return a line on a temperature at its grid's end, or what one would make of the NLL."""
+        end = end_of_temperatures(found.line.get(schema.TEMPERATURE, 1.0))
+        return tuple(filter(None, (end, self._better_tempered(found, facts))))
+
+    def _better_tempered(self, found: Scored, facts: Facts) -> str:
+        """Return what a temperature would make of the NLL, where that is a tenth less; or ""."""
         settings = self.settings
         if found.prediction is None or settings.of_task(OfClasses).calibrate != "none":
             return ""

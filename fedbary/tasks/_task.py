@@ -320,9 +320,9 @@ class Task(ABC):
         """Return the scores as the log's line has them."""
         return "  ".join(f"{name} {score:.4g}" for name, score in scores.items())
 
-    def advice(self, found: Scored, facts: Facts) -> str:
-        """Return a line on how a result's predictions could be better; "" for none."""
-        return ""
+    def advice(self, found: Scored, facts: Facts) -> Sequence[str]:
+        """Return lines on what a result's scores leave out, and how they could be better."""
+        return ()
 
     def summary(
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
@@ -339,6 +339,24 @@ class Task(ABC):
         return ()
 
     # After the run
+
+    def inputs(self, x: Any, signature: Any) -> Tensor:
+        """Return inputs in their own units as a tensor (N, …), after a check.
+
+        Raises
+        ------
+        SettingError
+            If they are no finite tensor of the signature's shape, or nothing that the task reads.
+        """
+        shape = tuple(self.zeros(signature).shape[1:])
+        allowed = f"a tensor (N, {', '.join(map(str, shape))})"
+        if not isinstance(x, Tensor):
+            raise SettingError("x", f"a {type(x).__name__}", allowed)
+        if tuple(x.shape[1:]) != shape:
+            raise SettingError("x", f"a tensor {tuple(x.shape)}", allowed)
+        if not x.isfinite().all():
+            raise SettingError("x", "NaN or infinity", "finite numbers")
+        return x
 
     @abstractmethod
     def predict(self, outcome: Outcome, x: Any, facts: Facts, seed: int) -> Any:

@@ -37,7 +37,7 @@ from fedbary.settings.task_words import OfTexts
 from fedbary.tasks._adapted import on_backbone
 from fedbary.tasks._classes import predicts_classes
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Condition, Facts, Outcome
+from fedbary.tasks._values import Condition
 from fedbary.tasks.classification import Classification
 
 UNTOLD = "a table of texts that can be read"
@@ -167,21 +167,20 @@ class Text(Classification):
         how = own.text, own.target, own.id, signature.classes, self.pretrained.encoder
         return text_examples(path, *how)
 
-    def predict(
-        self, outcome: Outcome, x: Tensor | Sequence[str], facts: Facts, seed: int
-    ) -> Prediction:
-        """Predict texts, or their tokens.
+    def inputs(self, x: Tensor | Sequence[str], signature: ImageLayout) -> Tensor:
+        """Return the tokens of texts; tokens stay as they are.
 
         Raises
         ------
         SettingError
-            If a text is empty.
+            If there are no texts, or one is empty.
         """
-        return super().predict(outcome, self._tokens(x), facts, seed)
-
-    def _tokens(self, x: Tensor | Sequence[str]) -> Tensor:
         if isinstance(x, Tensor):
             return x
+        if isinstance(x, str) or not all(isinstance(text, str) for text in x):
+            raise SettingError(
+                "x", f"a {type(x).__name__}", "a sequence of texts, or tokens (N, L)"
+            )
         tokens, _ = self.pretrained.encoder(list(map(clean, x)))
         if empty := self.pretrained.encoder.empty(tokens).nonzero()[:, 0].tolist():
             raise SettingError("texts", f"text {empty[0] + 1} is empty", "texts that are not empty")

@@ -23,9 +23,9 @@ from fedbary.aggregation.sums import under
 from fedbary.data.standardise import Standardiser, renewed
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Server, method_of
+from fedbary.methods._method import age, whose
 from fedbary.methods._sums import SHARES, SumsMethod, head_names, sites_of, state_of, total_of
 from fedbary.methods.pvi import PVI
-from fedbary.methods.shared.method import age, whose
 from fedbary.predictive.conformal import Thresholds, together
 from fedbary.runs import schema
 from fedbary.runs.checkpoints import Checkpoint

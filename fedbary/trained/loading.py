@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedbary.aggregation.sums import under
+from fedbary.data.examples import Examples
 from fedbary.data.forms import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
@@ -61,7 +62,8 @@ def load(run: Path | str, own_code: bool = False, group: str | None = None) -> T
         if group is not None:
             trained = of_group(trained, folder, group)
             _fill(trained.network, trained.posterior, folder)
-        trained.predict(task_of(trained.settings).zeros(trained.signature), samples=1)
+        zeros = Examples(("1", "2"), trained.task.zeros(trained.signature), None)
+        trained.predict(zeros, samples=1)
     return trained
 
 

@@ -18,8 +18,8 @@ from fedbary.data.forms import content_of, user_path
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
 from fedbary.methods import METHODS, Method, Tensors, method_of
+from fedbary.methods._method import Inherited
 from fedbary.methods._sums import SumsMethod
-from fedbary.methods.shared.method import Inherited
 from fedbary.runs.checkpoints import load_round
 from fedbary.runs.location import POSTERIOR, SETTINGS, as_written, read_rounds, read_settings
 from fedbary.runs.provenance import write_settings

@@ -8,7 +8,7 @@ returns one `Forecast`. `central.csv` is a tidy table: a row per data set, split
 
 from __future__ import annotations
 
-import argparse
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -37,7 +37,7 @@ from fedbary.settings.task_words import OfRows
 from fedbary.study.grid import read_experiment
 from fedbary.tasks import task_of
 from fedbary.variational.regressor import Regressor, gaussian_nll, outputs
-from findings.regression.scores import CENTRAL
+from findings.regression.page import CENTRAL
 
 STEPS = 10_000
 """Approximate number of training steps, whatever the size of the data."""
@@ -220,16 +220,11 @@ def _fitted(settings: Settings, name: str) -> dict[str, object]:
     return {**point, **used, "commit": git_commit(app_folder()), **scores, "seconds": seconds}
 
 
-def main() -> None:
+def main(grid: str, results: str, *words: str) -> None:
     """Fit the methods to the splits of a grid of regressions."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("grid", type=Path, help="the grid's file")
-    parser.add_argument("results", type=Path, help="where the table goes")
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="a setting of every run")
-    given = parser.parse_args()
-    runs = read_experiment(given.grid, parse_overrides(given.words), {}).runs.values()
-    print(central(runs, given.results).to_string())
+    runs = read_experiment(Path(grid), parse_overrides(words), {}).runs.values()
+    print(central(runs, Path(results)).to_string())
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,19 +1,18 @@
-"""Many small federations at once, without Flower: one setting, several seeds.
+"""A small federation without Flower, of one setting.
 
 A round is that of a run; `tests/docs/test_findings_truth.py` compares them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from fedbary.data import deal
 from fedbary.data.deal import Shard
 from fedbary.inference import Local, Training, local_method
 from fedbary.methods import Method, Reply, Server, method_of
-from fedbary.predictive import Prediction, Predictive
+from fedbary.predictive import Prediction
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
 from fedbary.tasks import Task, task_of
@@ -27,8 +26,6 @@ class Federation:
     ----------
     settings : Settings
         Of a run without facts: `normalise=none`, all clients in every round.
-    member : int
-        Above 0: another initial network, and other batches and noise, of the same split.
     model, state : mapping of str to Tensor
         The global model, and the method's state.
     numbers : int
@@ -36,7 +33,6 @@ class Federation:
     """
 
     settings: Settings
-    member: int = 0
     task: Task = field(init=False)
     method: Method = field(init=False)
     shards: list[Shard] = field(init=False)
@@ -49,14 +45,11 @@ class Federation:
         by = self.task.held, self.task.deal, len(clients)
         self.shards = [deal.client_shard(*by, client) for client in clients]
         self.examples = sum(len(shard.y) for shard in self.shards)
-        self._again = [self.member] if self.member else []
         self.network = self.task.make_model(self.task.signature())
-        other = {"seed": self.settings.seed + 1000 * self.member}
-        begun = task_of(self.settings.model_copy(update=other)).make_model(self.task.signature())
-        self.model: Mapping[str, Tensor] = copied(begun.state_dict())
+        begun = self.network.state_dict()
+        self.model: Mapping[str, Tensor] = {name: tensor.clone() for name, tensor in begun.items()}
         self.state: Mapping[str, Tensor] = self.method.start(self.model)
         self.kept: list[Mapping[str, Tensor]] = [{} for _ in clients]
-        self.replies: list[Reply] = []
 
     def server(self) -> Server:
         """Return the server in the round that begins."""
@@ -81,59 +74,24 @@ class Federation:
             self.network, shard.x, shard.y, self.task.loss({}),
             local_method(self.settings.inference, dict(self.settings)), training,
             by.prior_std,
-            self.round, self.task.seed("train", client, self.round, *self._again),
+            self.round, self.task.seed("train", client, self.round),
             share=len(shard.y) * len(self.shards) / self.examples,
         )  # fmt: skip
 
     def take_round(self) -> None:
         """Let the clients fit, and aggregate what they send."""
-        self.round, self.replies = self.round + 1, []
+        self.round, replies = self.round + 1, []
         for client, shard in enumerate(self.shards):
             sent = self.method.send(self.server(), f"partition {client}")
             fitted = self.method.fit(self.local(client), sent, self.kept[client])
             self.kept[client] = fitted.kept
-            self.replies.append(Reply(f"partition {client}", len(shard.y), fitted.reply))
-        self.numbers += sum(tensor.numel() for tensor in self.replies[0].tensors.values())
-        self.model, self.state = self.method.aggregate(self.server(), self.replies)
+            replies.append(Reply(f"partition {client}", len(shard.y), fitted.reply))
+        self.numbers += sum(tensor.numel() for tensor in replies[0].tensors.values())
+        self.model, self.state = self.method.aggregate(self.server(), replies)
 
-    def predicted(
-        self, x: Tensor, by: Predictive | None = None, samples: int | None = None
-    ) -> Prediction:
-        """Predict by draws of a posterior, or by members; by default by what the method says."""
-        by = by or self.method.predictive(self.model, self.state)
-        task = self.task
-        if samples is not None:
-            task = task_of(self.settings.model_copy(update={"samples": samples}))
+    def predicted(self, x: Tensor) -> Prediction:
+        """Predict by what the method says."""
+        by = self.method.predictive(self.model, self.state)
         self.network.load_state_dict({**by.model})
-        seed = task.seed("predict-global", self.round, *self._again)
-        return task.predicted(self.network, x, {}, seed, by)
-
-    def held_out(self) -> tuple[Tensor, Tensor]:
-        """Return all that the clients hold out."""
-        parts = ((shard.x_held_out, shard.y_held_out) for shard in self.shards)
-        x, y = map(torch.cat, zip(*parts, strict=True))
-        return x, y
-
-
-def rounds_of(federations: Sequence[Federation]) -> Iterator[int]:
-    """Let federations take their rounds, and yield each round's number after it.
-
-    They differ in seeds, splits and members alone.
-    """
-    for number in range(1, federations[0].settings.rounds + 1):
-        for each in federations:
-            each.take_round()
-        yield number
-
-
-def trained(several: Sequence[Settings], member: int = 0) -> list[Federation]:
-    """Return federations after their last round."""
-    federations = [Federation(settings, member) for settings in several]
-    for _ in rounds_of(federations):
-        pass
-    return federations
-
-
-def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors of their own memory."""
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        seed = self.task.seed("predict-global", self.round)
+        return self.task.predicted(self.network, x, {}, seed, by)
