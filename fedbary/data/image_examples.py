@@ -47,7 +47,7 @@ def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Exampl
         name = printable(path.name)
         converted = _converted([path], [name], layout)
         notes = tuple(treated([path]))
-        examples = Examples((name,), x, None, converted=converted, notes=notes)
+        examples = Examples(x, None, files=(name,), converted=converted, notes=notes)
     else:
         allowed = f"an .npz file, an image ({', '.join(IMAGES)}), or a folder of images"
         raise SettingError("data", str(path), allowed)
@@ -70,7 +70,7 @@ def _npz(path: Path) -> Examples:
     y = labels_of(arrays[f"y{end}"], f"{path}: y{end}") if f"y{end}" in arrays else None
     if y is not None and len(y) != len(x):
         raise SettingError(str(path), f"{len(x)} images, {len(y)} labels", "a label for each image")
-    return Examples(tuple(str(row) for row in range(1, len(x) + 1)), x, y)
+    return Examples(x, y)
 
 
 def _folder(path: Path, layout: ImageLayout, resize: str) -> Examples:
@@ -97,7 +97,7 @@ def _folder(path: Path, layout: ImageLayout, resize: str) -> Examples:
     }
     notes = (*held.unread(), *treated(files))
     x = images_of(pixels, str(path))
-    return Examples(names, x, y, columns, converted=converted, notes=notes)
+    return Examples(x, y, files=names, columns=columns, converted=converted, notes=notes)
 
 
 def _converted(files: list[Path], names: Sequence[str], layout: ImageLayout) -> tuple[str, ...]:

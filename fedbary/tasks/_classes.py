@@ -264,8 +264,7 @@ class Classes(Task):
             shape = ", ".join(map(str, signature.shape))
             raise SettingError(str(path), held or "no array", f"x (N, {shape}) and labels y (N, …)")
         x = x if x.dtype == torch.uint8 else x.float()
-        names = tuple(str(row) for row in range(1, len(x) + 1))
-        return Examples(names, x, None if y is None else y.long())
+        return Examples(x, None if y is None else y.long())
 
     def traced(self, x: Tensor, facts: Facts) -> Tensor:
         """Return the same in plain operations, for a graph."""

@@ -16,8 +16,7 @@ from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
 from fedbary.data.sites import Site
 from fedbary.data.standardise import Sums
-from fedbary.data.table_examples import read_rows
-from fedbary.data.tables import Choice, Labelled, Layout, Table, names_in, plain
+from fedbary.data.tables import Choice, Layout, names_in, plain, read_rows
 from fedbary.errors import CellError
 from fedbary.parts.parameters import told
 from fedbary.settings.task_words import OfGuarantees, OfRows
@@ -54,11 +53,11 @@ class Rows(Task):
         return self.own.missing != "refuse"
 
     @abstractmethod
-    def load(self, name: str, layout: Layout | None = None) -> Labelled | Table:
+    def load(self, name: str, layout: Layout | None = None) -> Examples:
         """Return the rows of a source, coded by a layout, by default their own."""
 
     @property
-    def held(self) -> Labelled | Table:
+    def held(self) -> Examples:
         """The table that the settings name."""
         return self.load(self.settings.dataset)
 
@@ -104,7 +103,7 @@ class Rows(Task):
             return deal.client_shard(table, self.deal, site.partitions, site.partition)
         try:
             table = self.load(site.data_path, signature)
-            return deal.site_shard(table.x, table.y, self.deal, site.key)
+            return deal.site_shard(*table.examples, self.deal, site.key)
         except CellError as error:
             told = error.told or UNTOLD
             raise CellError(error.setting, error.value, error.allowed, told) from None
@@ -139,15 +138,15 @@ class Rows(Task):
         return read_rows(path, self.own.target, signature, self.choice.id)
 
 
-def _note(held: Labelled | Table) -> str:
+def _note(held: Examples) -> str:
     """Describe a table: rows, numbers and levels, and columns that are not used."""
     columns = held.layout.columns
     numbers = sum(not levels for _, levels in columns)
-    parts = [f"{len(held.y)} rows", f"{numbers} columns of numbers"]
+    parts = [f"{len(held.x)} rows", f"{numbers} columns of numbers"]
     if texts := [f"{name} ({len(levels)})" for name, levels in columns if levels]:
         parts.append(f"levels: {', '.join(texts)}")
     if gone := int(held.x.isnan().any(1).sum()):
         parts.append(f"{gone} rows with missing values")
     if held.unused:
         parts.append(f"not used: {', '.join(held.unused)}")
-    return f"{held.name}: {'; '.join(parts)}"
+    return f"{held.source}: {'; '.join(parts)}"

@@ -364,8 +364,7 @@ class Task(ABC):
         """Return the labelled examples that the server scores models on, in their own units."""
         if self.settings.dataset == "none":
             raise SettingError("dataset", "none", "labelled examples: this run's server had none")
-        x, y = evaluation_data(self.held, self.deal)
-        return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
+        return Examples(*evaluation_data(self.held, self.deal))
 
     @abstractmethod
     def answers(self, prediction: Any, signature: Any) -> dict[str, np.ndarray]:

@@ -19,7 +19,8 @@ from torch import Generator, Tensor, nn
 
 from fedbary.data import deal
 from fedbary.data.deal import Shard
-from fedbary.data.tables import Layout, Table, load
+from fedbary.data.examples import Examples
+from fedbary.data.tables import Layout, load
 from fedbary.figures.run_pictures import reliability_picture
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.inference import PosteriorParameters
@@ -119,7 +120,7 @@ class Regression(Rows):
                 uses = "lr, lr_schedule, local_epochs, batch_size, noise"
                 yield name, (f"method={settings.method}", uses)
 
-    def load(self, name: str, layout: Layout | None = None) -> Table:
+    def load(self, name: str, layout: Layout | None = None) -> Examples:
         """Return rows with a number each."""
         by = self.settings
         return load(name, by.data_dir, self.own.target, by.download, layout, self.choice)

@@ -20,9 +20,10 @@ from torch.nn.functional import one_hot
 
 from fedbary.data import deal
 from fedbary.data.deal import Shard
+from fedbary.data.examples import Examples, with_test
 from fedbary.data.image_layout import parse_classes
 from fedbary.data.standardise import Standardiser
-from fedbary.data.tables import Labelled, Layout, load_features, load_labelled, with_test
+from fedbary.data.tables import Layout, load_features, load_labelled
 from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.parts.parameters import ShareOrZero, told
@@ -99,7 +100,7 @@ class Tables(Rows, Classes):
         """The task's own settings."""
         return told(OfLabelledRows, self.settings)
 
-    def load(self, name: str, layout: Layout | None = None) -> Labelled:
+    def load(self, name: str, layout: Layout | None = None) -> Examples:
         """Return rows with classes: a layout's, else those of the settings, else the data's."""
         by, own = self.settings, self.own
         classes = parse_classes(own.classes) if layout is None and own.classes != "auto" else ()

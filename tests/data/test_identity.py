@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbary.data.frame import frame, frame_of
-from fedbary.data.table_examples import read_rows
-from fedbary.data.tables import load, load_labelled
+from fedbary.data.tables import load, load_labelled, read_rows
 from fedbary.data.tables._layout import layout_of
 from fedbary.errors import SettingError
 

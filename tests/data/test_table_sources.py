@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedbary.data.table_examples import read_rows
-from fedbary.data.tables import Choice, load, load_labelled
+from fedbary.data.tables import Choice, load, load_labelled, read_rows
 from fedbary.errors import SettingError
 
 RNG = np.random.default_rng(0)
@@ -46,7 +45,7 @@ def test_every_form_of_a_table_holds_the_same_rows_and_classes(source, folder):
 @pytest.mark.parametrize("source", ["n.parquet", "hf:n-saved", "hf:n-files"])
 def test_every_form_of_a_regression_holds_the_same_rows(source, folder):
     csv, other = (load(name, folder, "age") for name in ("n.csv", source))
-    assert csv.features == other.features == ("visits", "smoker")
+    assert csv.layout.features == other.layout.features == ("visits", "smoker")
     assert torch.equal(csv.x, other.x) and torch.equal(csv.y, other.y)
 
 

@@ -39,7 +39,7 @@ def refused(*arguments, match, **more):
 def test_diabetes_is_real_data_in_its_own_units(tmp_path):
     table = load("diabetes", tmp_path)
     assert table.x.shape == (442, 10) and table.y.shape == (442,)
-    assert table.features[:3] == ("age", "sex", "bmi")
+    assert table.layout.features[:3] == ("age", "sex", "bmi")
     assert 40 < table.x[:, 0].mean() < 60 and 20 < table.x[:, 2].mean() < 30
     assert table.y.min() == 25 and table.y.max() == 346
     assert load("diabetes", str(tmp_path)) is table
@@ -68,7 +68,7 @@ def test_new_set_is_one_file(tmp_path, monkeypatch):
     )
     added_to_tables(tmp_path, monkeypatch)
     assert "ramp" in names() and "diabetes" in names()
-    assert load("ramp", tmp_path).features == ("x",)
+    assert load("ramp", tmp_path).layout.features == ("x",)
     sys.modules.pop("fedbary.data.tables.ramp")
 
 
@@ -96,7 +96,7 @@ def test_uci_folder_is_read_as_its_index_files_say(tmp_path):
     splits = (("3\n0\n", "1\n2\n"), ("1\n2\n", "0\n"))
     path = write_uci(tmp_path / "set", data, "2.0\n0.0\n", "1\n", splits)
     table = load(path, tmp_path)
-    assert table.features == ("2", "0")
+    assert table.layout.features == ("2", "0")
     assert table.x.tolist() == [[7, 1.5], [8, 2], [9.25, 3], [10, 4]]
     assert table.y.tolist() == [10, 20, 30, 40]
     assert [(s.train.tolist(), s.test.tolist()) for s in table.splits] == [
@@ -145,7 +145,7 @@ def test_constant_features_are_dropped_with_a_warning(tmp_path):
     path = write_uci(tmp_path / "set", "1 2 3\n1 5 6\n1 8 9\n")
     with pytest.warns(UserWarning, match="constant features are left out: 0$"):
         table = load(path, tmp_path)
-    assert table.features == ("1",) and table.x.tolist() == [[2], [5], [8]]
+    assert table.layout.features == ("1",) and table.x.tolist() == [[2], [5], [8]]
 
 
 # --- CSV ---------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_constant_features_are_dropped_with_a_warning(tmp_path):
 def test_csv_with_a_named_target(tmp_path):
     (tmp_path / "mine.csv").write_text("a, price ,b\n1, 5,2\n3,6.5,-4e1\n")
     table = load("mine.csv", tmp_path, target="price ")
-    assert table.features == ("a", "b") and table.splits == ()
+    assert table.layout.features == ("a", "b") and table.splits == ()
     assert table.x.tolist() == [[1, 2], [3, -40]] and table.y.tolist() == [5, 6.5]
 
 
@@ -184,7 +184,7 @@ def test_npz_with_and_without_a_split(tmp_path):
     np.savez(tmp_path / "whole.npz", x=x, y=y, features=["a", "b"])
     np.savez(tmp_path / "parts.npz", x_train=x[:3], y_train=y[:3], x_test=x[3:], y_test=y[3:])
     whole, parts = (load(f"{name}.npz", tmp_path) for name in ("whole", "parts"))
-    assert whole.features == ("a", "b") and parts.features == ("0", "1")
+    assert whole.layout.features == ("a", "b") and parts.layout.features == ("0", "1")
     assert torch.equal(whole.x, parts.x) and torch.equal(whole.y, parts.y)
     assert (whole.x.numpy() == x).all() and not whole.splits
     (split,) = parts.splits

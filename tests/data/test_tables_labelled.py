@@ -11,8 +11,7 @@ from tables_added import added_to_tables
 
 from fedbary.data.frame import frame
 from fedbary.data.tables import Layout, load, load_labelled, names
-from fedbary.data.tables._coded import encode
-from fedbary.data.tables._layout import MAX_CLASSES, MAX_LEVELS, layout_of
+from fedbary.data.tables._layout import MAX_CLASSES, MAX_LEVELS, encode, layout_of
 from fedbary.errors import SettingError
 
 CSV = "age,sex,outcome\n61,male,died\n45.5,female,lived\n7e1, male ,lived\n"
@@ -202,10 +201,8 @@ def test_a_layout_survives_its_journey(columns, classes):
     assert Layout.from_config(layout.config()) == layout
 
 
-def test_a_layout_of_a_regression_before_it_had_levels_is_of_numbers():
-    held = Layout.from_config({"features": ["age", "bmi"]})
-    assert held == Layout((("age", ()), ("bmi", ())), ()) and held.features == ("age", "bmi")
-    filled = Layout(held.columns, (), "indicator", ("bmi",))
+def test_an_indicator_is_a_feature_after_all_others():
+    filled = Layout((("age", ()), ("bmi", ())), (), "indicator", ("bmi",))
     assert Layout.from_config(filled.config()) == filled
     assert filled.features == ("age", "bmi", "bmi missing")
 
