@@ -114,6 +114,8 @@ def facts_of(
         nodes = [member.node_id for member in roster.members]
         facts = {**asker.hold(task.ask_first(), nodes, task.signature().config()), **facts}
     results.write_tensors(task.facts, facts)
+    for line in task.idle(facts):
+        log(WARNING, "%s", line)
     return facts if beginning is None else _read_facts(task, results)
 
 

@@ -106,12 +106,13 @@ def dataset_of(rows: Examples) -> Dataset:
     split = known.split(0)
     if not len(split.train) or not len(split.test):
         raise SettingError(name, f"{len(known.x)} texts", "texts to train on and to test on")
-    parts = [held[side] for side in (split.train, split.test) for held in known.examples]
-    counts = torch.bincount(parts[1], minlength=len(layout.classes)).tolist()
-    said = [f"{name}: {len(parts[1])} texts to train on, {len(parts[3])} to test on"]
+    x, (train, test) = known.x, (known.strata[side] for side in (split.train, split.test))
+    counts = torch.bincount(train, minlength=len(layout.classes)).tolist()
+    said = [f"{name}: {len(train)} texts to train on, {len(test)} to test on"]
     said += [f"{name}: {note}" for note in rows.notes]
     if none := [c for c, count in zip(layout.classes, counts, strict=True) if not count]:
         said.append(f"{name}: classes without a training example: {', '.join(none)}")
+    parts = x[split.train], train, x[split.test], test
     return Dataset(name, *parts, layout.classes, notes=tuple(said))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from fedbary.data import deal
 from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
 from fedbary.data.sites import Site
-from fedbary.data.standardise import Sums
+from fedbary.data.standardise import SAME, Sums
 from fedbary.data.tables import Choice, Layout, names_in, plain, read_rows
 from fedbary.errors import CellError
 from fedbary.parts.parameters import told
@@ -23,10 +23,14 @@ from fedbary.settings.task_words import OfGuarantees, OfRows
 from fedbary.tasks import _sums
 from fedbary.tasks._calibrated import row_names
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Dialogue
+from fedbary.tasks._values import Dialogue, Facts
 
 UNTOLD = "columns or cells that do not fit"
 """Message to the server about a site's table; the site's own log says more."""
+
+
+NO_SPREAD = "columns without spread in training have no effect"
+"""Beginning of the line that names them."""
 
 
 class Rows(Task):
@@ -133,9 +137,31 @@ class Rows(Task):
         are_numbers = torch.tensor([feature in names for feature in layout.features])
         return {"fill": torch.where(are_numbers, medians, of_features.mean)}
 
+    def idle(self, facts: Facts) -> tuple[str, ...]:
+        """Return a line that names the features without spread."""
+        names = self.signature().features
+        idle = [names[place] for place in _idle(facts, names)]
+        return (f"{NO_SPREAD}: {', '.join(idle)}",) if idle else ()
+
+    def compared(
+        self, examples: Examples, facts: Facts, said: Mapping[str, Any] | None
+    ) -> tuple[str, ...]:
+        """Return a line on rows that differ in features without spread."""
+        names, x, differ = examples.layout.features, examples.x, []
+        for place in _idle(facts, names):
+            usual = facts["mean"][place]
+            other = int(((x[:, place] - usual).abs() > SAME * usual.abs()).sum())
+            differ += [f"{names[place]} ({other} rows hold another value)"] if other else []
+        return (f"{NO_SPREAD}: {', '.join(differ)}",) if differ else ()
+
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read the rows of a file."""
         return read_rows(path, self.own.target, signature, self.choice.id)
+
+
+def _idle(facts: Facts, names: Sequence[str]) -> list[int]:
+    """Return the places of the features without spread."""
+    return facts["std"][: len(names)].isinf().nonzero()[:, 0].tolist() if facts else []
 
 
 def _note(held: Examples) -> str:

@@ -198,6 +198,10 @@ class Task(ABC):
         scored = evaluation_data(held, self.deal)
         return digest_of(*held.examples, scored, trained, layout)
 
+    def idle(self, facts: Facts) -> Sequence[str]:
+        """Return a line on inputs without spread in the training data, which have no effect."""
+        return ()
+
     def require_same_data(self, folder: Path) -> None:
         """Raise a SettingError unless the settings' data are those of the run in a folder."""
         kept = read_digest(folder)
@@ -350,8 +354,12 @@ class Task(ABC):
             If there are none that fit the signature.
         """
 
-    def compared(self, examples: Examples, said: Mapping[str, Any]) -> Sequence[str]:
-        """Return lines on how examples differ from the training data, which a `Digest` describes.
+    def compared(
+        self, examples: Examples, facts: Facts, said: Mapping[str, Any] | None
+    ) -> Sequence[str]:
+        """Return lines on how examples differ from the training data.
+
+        The facts describe these, and the words of a `Digest`, where the run has one.
 
         Raises
         ------

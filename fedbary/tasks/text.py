@@ -188,7 +188,7 @@ class Text(Classification):
             raise SettingError("texts", f"text {empty[0] + 1} is empty", "texts that are not empty")
         return tokens
 
-    def compared(self, examples: Examples, said: Any) -> tuple[str, ...]:
+    def compared(self, examples: Examples, facts: Facts, said: Any) -> tuple[str, ...]:
         """Compare nothing: tokens have no range."""
         return ()
 

@@ -130,9 +130,9 @@ class Trained:
         if not place.exists():
             raise SettingError("data", str(path), "the path of a file or a folder; there is none")
         examples = task.examples(place, self.signature)
-        if self.data is None:
-            return examples
-        return replace(examples, notes=(*examples.notes, *task.compared(examples, self.data.said)))
+        said = None if self.data is None else self.data.said
+        notes = task.compared(examples, self.facts, said)
+        return replace(examples, notes=(*examples.notes, *notes))
 
     def evaluation_examples(self) -> Examples:
         """Return the labelled examples that scored the run, in their own units.

@@ -11,6 +11,7 @@ from every_method import NIGHT
 
 import fedbary
 from fedbary.commands.use import export
+from fedbary.data.standardise import Standardiser
 from fedbary.errors import SettingError
 from fedbary.predictive.conformal import Thresholds
 from fedbary.settings.config import completed
@@ -100,6 +101,16 @@ def test_a_graph_makes_the_same_sets_of_probabilities(score, tmp_path):
     found, _ = answered(tmp_path / "sets.onnx", logits)
     assert found["set"].dtype == bool
     assert np.mean(found["set"] == by.sets(score, probs).numpy()) > 0.995  # on the edge of a bin
+
+
+@pytest.mark.slow
+def test_a_column_without_spread_is_0_in_the_graph(tmp_path):
+    by = Standardiser(torch.tensor([1500.0, 1.0]).double(), torch.tensor([torch.inf, 2]).double())
+    x = torch.tensor([[1200.0, 5.0], [1500.0, 1.0], [1800.0, 0.0]]).double()
+    made = onnx_bytes(lambda x: {"seen": by.features(x)}, x[:2], {})
+    (tmp_path / "seen.onnx").write_bytes(made)
+    found, _ = answered(tmp_path / "seen.onnx", x)
+    assert found["seen"].tolist() == [[0, 2], [0, 0], [0, -0.5]]
 
 
 @pytest.mark.slow
