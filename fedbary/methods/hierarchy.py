@@ -59,6 +59,7 @@ from fedbary.methods.shared.clusters import clustered
 from fedbary.methods.shared.method import Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, NameList, ShareOrZero
 from fedbary.predictive import Predictive
+from fedbary.texts import names_in
 
 OTHERS = "others"
 """The group of clients for whom none is given."""
@@ -112,7 +113,7 @@ class Hierarchy(Barycentre):
     @cached_property
     def _given(self) -> Mapping[str, str]:
         """The given groups by client; empty where they are found."""
-        words = [word.strip() for word in str(self.groups).split(",")]
+        words = names_in(str(self.groups))
         alone = len(words) == 1 and ":" not in words[0]
         if alone and words[0].isdecimal() and 1 <= int(words[0]) <= MOST:
             return {}

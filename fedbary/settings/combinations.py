@@ -18,6 +18,7 @@ from fedbary.settings.task_words import (
     OfImages,
     OfRows,
 )
+from fedbary.texts import names_in
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
@@ -147,8 +148,8 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
     }:
         why = "share spreads the run's prior over the clients, and the method has its own"
         yield "kl_weight", f"a number for {method}: {why}"
-    listed = str(getattr(settings, "groups", "")).split(",")
-    if len(listed) > 1 and ":" not in listed[0] and len(listed) != settings.clients:
+    groups = names_in(str(getattr(settings, "groups", "")))
+    if len(groups) > 1 and ":" not in groups[0] and len(groups) != settings.clients:
         yield "groups", f"a group for each of the {settings.clients} clients, or client:group"
     if settings.projection != "none" and kind.personalises:
         yield "projection", f"none for {method}, whose clients have models of their own"

@@ -16,7 +16,7 @@ from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
 from fedbary.data.sites import Site
 from fedbary.data.standardise import SAME, Sums
-from fedbary.data.tables import Choice, Layout, names_in, plain, read_rows
+from fedbary.data.tables import Choice, Layout, plain, read_rows
 from fedbary.errors import CellError
 from fedbary.parts.parameters import told
 from fedbary.settings.task_words import OfGuarantees, OfRows
@@ -24,6 +24,7 @@ from fedbary.tasks import _sums
 from fedbary.tasks._calibrated import row_names
 from fedbary.tasks._task import Task
 from fedbary.tasks._values import Dialogue, Facts
+from fedbary.texts import names_in
 
 UNTOLD = "columns or cells that do not fit"
 """Message to the server about a site's table; the site's own log says more."""
@@ -48,7 +49,8 @@ class Rows(Task):
     def choice(self) -> Choice:
         """Columns that the settings use, and treatment of missing values."""
         own = self.own
-        columns, leave_out = names_in(own.columns, "all"), names_in(own.leave_out, "none")
+        columns = () if own.columns == "all" else tuple(map(plain, names_in(own.columns)))
+        leave_out = () if own.leave_out == "none" else tuple(map(plain, names_in(own.leave_out)))
         return Choice(columns, leave_out, "" if own.id == "none" else plain(own.id), own.missing)
 
     @property

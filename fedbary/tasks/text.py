@@ -27,7 +27,7 @@ from fedbary.data.forms import source_of, user_path
 from fedbary.data.image_layout import ImageLayout, parse_classes
 from fedbary.data.images import Dataset
 from fedbary.data.sites import Site
-from fedbary.data.tables import load_frame
+from fedbary.data.tables import load_frame, perhaps
 from fedbary.data.text_rows import clean, dataset_of, read_texts, text_examples
 from fedbary.data.unchanged import Kept, source_state
 from fedbary.errors import CellError, SettingError
@@ -106,7 +106,10 @@ class Text(Classification):
     @property
     def held(self) -> Dataset:
         """The texts that the settings name, as tokens."""
-        return _dataset(self._read(self.settings.dataset, self._classes))
+        rows, id = self._read(self.settings.dataset, self._classes), self.words.id
+        if id not in ("none", *rows.unused):
+            raise CellError("id", id, perhaps(id, rows.source, rows.unused))
+        return _dataset(rows)
 
     @property
     def _classes(self) -> tuple[str, ...]:

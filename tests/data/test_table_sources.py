@@ -62,6 +62,14 @@ def test_a_data_set_s_test_part_is_a_prescribed_split_and_its_classes_have_names
         held.split(1)
 
 
+def test_a_number_beyond_the_named_classes_is_refused_with_its_row(tmp_path):
+    kinds = {"a": datasets.Value("int64"), "kind": datasets.ClassLabel(names=["no", "yes"])}
+    plain = datasets.Dataset.from_dict({"a": [1, 2, 3], "kind": [0, 1, 5]})
+    plain.cast(datasets.Features(kinds)).save_to_disk(tmp_path / "d")
+    with pytest.raises(SettingError, match="row 3, kind: 5; expected 0 to 1: no, yes"):
+        load_labelled("hf:d", tmp_path, "kind")
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_a_part_whose_labels_are_hidden_does_not_test(named, tmp_path):
     kind = datasets.ClassLabel(names=["no", "yes"]) if named else datasets.Value("int64")

@@ -27,7 +27,6 @@ from fedbary.data.tables._layout import (
     coded,
     encode,
     layout_of,
-    names_in,
     number_layout,
     perhaps,
 )
@@ -43,7 +42,7 @@ __all__ = [
     "load_frame",
     "load_labelled",
     "names",
-    "names_in",
+    "perhaps",
     "plain",
     "read_examples",
     "read_rows",
@@ -193,16 +192,16 @@ def read_examples(path: Path, target: str, id: str, code: Callable[[Frame], Exam
         If the file is of no known format, or as `code` does, which makes examples of a frame.
     """
     source = source_of(str(path))
-    held = _of_source(source, Reading(Path(), target=target)) if source.is_file else None
+    held = _of_source(source, Reading(Path(), target=target, id=id)) if source.is_file else None
     if held is None:
         raise SettingError("data", str(path), "the path of a .csv, a .parquet or an .npz file")
     columns = {name: column.values for name, column in held.columns.items()}
+    if held.ids is not None:
+        columns[id] = held.ids
     if held.target is not None:
         columns[target] = held.target.values
         held = held if not held.target.missing.all() else replace(held, target=None)
-    found = code(held)
-    unused = tuple(name for name in found.unused if name != id)
-    return replace(found, columns=columns, unused=unused)
+    return replace(code(held), columns=columns)
 
 
 def _of_source(source: DataSource, reading: Reading) -> Frame | None:

@@ -22,12 +22,11 @@ from fedbary.data.frame import (
     is_code,
     name_of,
     order_of,
-    plain,
     unit_of,
 )
 from fedbary.data.layout import Layout
 from fedbary.errors import CellError, SettingError
-from fedbary.texts import alike
+from fedbary.texts import alike, listed
 
 MAX_CLASSES = 100
 
@@ -195,7 +194,7 @@ class Choice:
     leave_out : tuple of str
         Those that are not used.
     id : str
-        The column that names a row, which is not used; it need not be there.
+        The column that names a row, which is not used; empty for none.
     missing : str
         Treatment of empty cells, see `Layout`.
     """
@@ -206,11 +205,6 @@ class Choice:
     missing: str = "refuse"
 
 
-def names_in(text: str, none: str) -> tuple[str, ...]:
-    """Return the names in a text, with commas between; none of the word that says so."""
-    return () if text == none else tuple(plain(name) for name in text.split(","))
-
-
 def chosen(frame: Frame, choice: Choice) -> Frame:
     """Return a frame with the columns that are used.
 
@@ -219,10 +213,12 @@ def chosen(frame: Frame, choice: Choice) -> Frame:
     SettingError
         A column that is named is not there, or none is left.
     """
-    for setting in ("columns", "leave_out"):
-        for name in getattr(choice, setting):
-            if name not in frame.columns:
-                raise CellError(setting, name, perhaps(name, frame.name, list(frame.columns)))
+    named = [("columns", name) for name in choice.columns]
+    named += [("leave_out", name) for name in choice.leave_out]
+    named += [("id", choice.id)] if choice.id else []
+    for setting, name in named:
+        if name not in frame.columns:
+            raise CellError(setting, name, perhaps(name, frame.name, list(frame.columns)))
     left = {*choice.leave_out, choice.id}
     wanted = [name for name in choice.columns or frame.columns if name not in left]
     if not wanted:
@@ -234,8 +230,8 @@ def perhaps(name: str, source: str, columns: Sequence[str]) -> str:
     """Say which columns there are, and which of them may have been meant."""
     folded = {column.casefold(): column for column in columns}
     close = difflib.get_close_matches(name.casefold(), folded, n=1)
-    meant = f"; perhaps {folded[close[0]]}" if close else ""
-    return f"a column of {source}: {', '.join(columns)}{meant}"
+    meant = f"; perhaps {listed([folded[close[0]]])}" if close else ""
+    return f"a column of {source}: {listed(columns)}{meant}"
 
 
 def number_layout(held: Frame, missing: str = "refuse") -> Layout:
@@ -392,7 +388,7 @@ def labels_of(frame: Frame, layout: Layout) -> np.ndarray:
     require_plain(frame.name, TARGET, frame.target)
     labels = places_of(frame.target, layout.classes)
     require(frame.name, TARGET, frame.target, frame.target.missing, "")
-    allowed = f"{', '.join(layout.classes)}, which the server knows"
+    allowed = f"{listed(layout.classes)}, which the server knows"
     require(frame.name, TARGET, frame.target, labels < 0, allowed)
     return labels
 
