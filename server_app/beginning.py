@@ -57,6 +57,8 @@ def new_folder(
     write_site_keys(folder, roster.keys)
     if digest := dealt_digest(task, roster):
         write_digest(folder, digest)
+        for line in task.repeated(digest):
+            log(WARNING, "%s", line)
     return results
 
 

@@ -202,6 +202,14 @@ class Task(ABC):
         """Return a line on inputs without spread in the training data, which have no effect."""
         return ()
 
+    def repeated(self, digest: Digest) -> Sequence[str]:
+        """Return a line on test examples that equal training examples, by a digest of the data."""
+        x = self.evaluation_examples().x
+        if not (count := int(digest.trained_on(x).sum())):
+            return ()
+        said = f"{count} of {len(x)} test examples equal training examples"
+        return (f"{said}: scores on new examples may be worse",)
+
     def require_same_data(self, folder: Path) -> None:
         """Raise a SettingError unless the settings' data are those of the run in a folder."""
         kept = read_digest(folder)

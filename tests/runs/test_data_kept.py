@@ -121,6 +121,16 @@ def test_rows_that_were_trained_on_are_not_taken_for_held_out(tmp_path, monkeypa
     assert "trained on" not in capsys.readouterr().err
 
 
+def test_test_rows_that_equal_training_rows_are_counted(tmp_path):
+    words = {**QUICK, **next(tables(tmp_path)), "holdout": 0.0}
+    once = task_of(resolve(words))
+    assert not once.repeated(once.digest(2)) and not once.repeated(once.digest())
+    reread(words["dataset"], lambda table: pd.concat([table] * 3))
+    thrice = task_of(resolve(words))
+    (line,) = thrice.repeated(thrice.digest(2))
+    assert re.match(r"2\d of 24 test examples equal training examples", line)
+
+
 def test_pictures_that_were_trained_on_are_known(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     x = np.random.default_rng(0).integers(0, 256, (60, 8, 8), np.uint8)
