@@ -22,10 +22,10 @@ from fedbary.data import deal
 from fedbary.data.batches import Augment, inputs, require_pixels
 from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
-from fedbary.data.image_examples import read_images
+from fedbary.data.image_examples import own_notes, own_shard, read_images
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import Dataset, Normaliser, pixel_sums
-from fedbary.data.sites import Site, own_notes, own_shard
+from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import Checked, told
 from fedbary.predictive import Prediction

@@ -9,8 +9,8 @@ from runs_of import lines, tensors
 
 import client_app
 from fedbary.data.batches import inputs
+from fedbary.data.image_examples import own_data as data_of
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.sites import own_data as data_of
 from fedbary.settings.config import resolve
 from server_app import run
 from server_app.engine.inline import InlineGrid

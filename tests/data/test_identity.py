@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedbary.data.frame import frame, frame_of
 from fedbary.data.tables import Choice, load, load_labelled, read_rows
-from fedbary.data.tables._layout import layout_of
+from fedbary.data.tables._layout import MAX_LEVELS, layout_of
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
@@ -50,7 +50,7 @@ CLASSES = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("classes", CLASSES)
 def test_a_class_is_its_text(classes, ending, tmp_path):
@@ -191,9 +191,11 @@ def test_text_that_is_numbers_or_dates_to_people_is_refused_by_name(cells, task,
         (load_labelled if task == "tables" else load)(path, tmp_path, "y")
 
 
-def test_a_column_of_nearly_as_many_levels_as_rows_is_refused(tmp_path):
-    path = write(tmp_path, "n.csv", {"who": [f"P{i}" for i in range(12)], "y": list("ab") * 6})
-    with pytest.raises(SettingError, match="feature 'who': '12 texts'.*id=who"):
+@pytest.mark.parametrize(("levels", "rows"), [(12, 12), (MAX_LEVELS + 1, 200)])
+def test_names_and_notes_are_no_levels(levels, rows, tmp_path):
+    who = [f"P{i % levels}" for i in range(rows)]
+    path = write(tmp_path, "n.csv", {"who": who, "y": list("ab") * (rows // 2)})
+    with pytest.raises(SettingError, match=f"feature 'who': '{levels} texts'.*id=who"):
         load_labelled(path, tmp_path, "y")
 
 
