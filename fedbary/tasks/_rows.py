@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,9 +17,8 @@ from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
 from fedbary.data.sites import Site
 from fedbary.data.standardise import SAME, Sums
-from fedbary.data.tables import Choice, Layout, plain, read_rows
+from fedbary.data.tables import Choice, Layout, coded_rows, plain, read_rows, require_rows
 from fedbary.errors import CellError
-from fedbary.parts.parameters import told
 from fedbary.settings.task_words import OfGuarantees, OfRows
 from fedbary.tasks import _sums
 from fedbary.tasks._calibrated import row_names
@@ -26,9 +26,11 @@ from fedbary.tasks._task import Task
 from fedbary.tasks._values import Dialogue, Facts
 from fedbary.texts import names_in
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 UNTOLD = "columns or cells that do not fit"
 """Message to the server about a site's table; the site's own log says more."""
-
 
 NO_SPREAD = "columns without spread in training have no effect"
 """Beginning of the line that names them."""
@@ -37,13 +39,17 @@ NO_SPREAD = "columns without spread in training have no effect"
 class Rows(Task):
     """A task on the rows of a table."""
 
-    by_split = True
     facts = "standardiser"
 
     @cached_property
     def own(self) -> OfRows:
         """The task's own settings."""
-        return told(OfRows, self.settings)
+        return self.settings.of_task(OfRows)
+
+    @cached_property
+    def deal(self) -> deal.Deal:
+        """Rules by which the rows are dealt; each split has draws of its own."""
+        return replace(super().deal, split=self.own.split)
 
     @property
     def choice(self) -> Choice:
@@ -70,7 +76,7 @@ class Rows(Task):
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the device, the data, the split or the model cannot be had."""
         deal.evaluation_data(self.held, self.deal)
-        if told(OfGuarantees, self.settings).conformal is not None:
+        if self.settings.of_task(OfGuarantees).conformal is not None:
             row_names(self.settings, self.signature())
         super().check(own_data)
 
@@ -155,6 +161,18 @@ class Rows(Task):
             other = int(((x[:, place] - usual).abs() > SAME * usual.abs()).sum())
             differ += [f"{names[place]} ({other} rows hold another value)"] if other else []
         return (f"{NO_SPREAD}: {', '.join(differ)}",) if differ else ()
+
+    def inputs(self, x: Tensor | DataFrame, signature: Layout) -> Tensor:
+        """Return rows as features (N, D), after a check; columns of a DataFrame by their names.
+
+        Raises
+        ------
+        SettingError
+            As `require_rows` and `coded_rows` do.
+        """
+        if isinstance(x, Tensor):
+            return require_rows(x, signature)
+        return coded_rows(x, self.own.target, signature)
 
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read the rows of a file."""

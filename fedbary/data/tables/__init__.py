@@ -25,10 +25,12 @@ from fedbary.data.tables._layout import (
     Choice,
     chosen,
     coded,
+    coded_rows,
     encode,
     layout_of,
     number_layout,
     perhaps,
+    require_rows,
 )
 from fedbary.data.unchanged import Kept, source_state
 from fedbary.errors import CellError, SettingError
@@ -37,6 +39,7 @@ from fedbary.parts.registry import modules
 __all__ = [
     "Choice",
     "Layout",
+    "coded_rows",
     "load",
     "load_features",
     "load_frame",
@@ -46,6 +49,7 @@ __all__ = [
     "plain",
     "read_examples",
     "read_rows",
+    "require_rows",
 ]
 
 ALL = Choice()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedbary.data.examples import Examples
 from fedbary.data.frame import (
@@ -19,6 +21,7 @@ from fedbary.data.frame import (
     Column,
     Frame,
     disguised,
+    frame_of,
     is_code,
     name_of,
     order_of,
@@ -27,6 +30,9 @@ from fedbary.data.frame import (
 from fedbary.data.layout import Layout
 from fedbary.errors import CellError, SettingError
 from fedbary.texts import alike, listed
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MAX_CLASSES = 100
 
@@ -346,6 +352,74 @@ def features_of(frame: Frame, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(parts, axis=1), unknown
 
 
+def coded_rows(held: DataFrame, target: str, layout: Layout) -> Tensor:
+    """Return the features (N, D) of the rows of a DataFrame, whose columns are found by name.
+
+    Raises
+    ------
+    SettingError
+        If it is none, or lacks a column; if a cell is no number, or a level that is not known.
+    """
+    import pandas
+
+    if not isinstance(held, pandas.DataFrame):
+        names = ", ".join(name for name, _ in layout.columns)
+        allowed = f"a tensor (N, {len(layout.features)}), or a DataFrame with the columns {names}"
+        raise SettingError("x", f"a {type(held).__name__}", allowed)
+    rows = frame_of("x", held, target)
+    x, unknown = features_of(rows, layout)
+    if unknown.any():
+        require_known(rows, layout)
+    return torch.from_numpy(x)
+
+
+def require_known(rows: Frame, layout: Layout) -> None:
+    """Raise a SettingError at the first cell with a level that the layout does not have."""
+    for column, levels, strange in _strange(rows, layout):
+        held = rows.columns[column]
+        require(rows.name, f"feature {column!r}", held, strange, ", ".join(levels))
+
+
+def _strange(frame: Frame, layout: Layout) -> Iterator[tuple[str, tuple[str, ...], np.ndarray]]:
+    """Yield each column of levels, these, and which cells hold another, (N,) bool."""
+    for column, levels in layout.columns:
+        held = frame.columns[column]
+        if levels:
+            yield column, levels, (places_of(held, levels) < 0) & ~held.missing
+
+
+def require_rows(x: Tensor, layout: Layout) -> Tensor:
+    """Return the features (N, D) of rows, if a layout can have coded them.
+
+    Raises
+    ------
+    SettingError
+        If the width is another, a number is not finite, or the features of a column with levels
+        are not a 1 among 0s.
+    """
+    features = layout.features
+    if x.ndim != 2 or x.shape[1] != len(features):
+        allowed = f"a tensor (N, {len(features)}) of {', '.join(features)}"
+        raise SettingError("x", f"a tensor {tuple(x.shape)}", allowed)
+    absent = x.isnan() if layout.missing != "refuse" else torch.zeros_like(x, dtype=torch.bool)
+    if (bad := (~x.isfinite() & ~absent).nonzero()).numel():
+        row, column = bad[0].tolist()
+        where = f"x: row {row + 1}: {features[column]}"
+        raise SettingError(where, float(x[row, column]), "a finite number")
+    start = 0
+    for column, levels in layout.columns:
+        part = x[:, start : start + len(levels)]
+        is_level = ((part >= 0) & (part <= 1)).all(1) & ((part.sum(1) - 1).abs() < 1e-6)
+        if layout.missing == "refuse":  # else filled cells hold shares
+            is_level &= (part == part.round()).all(1)
+        if levels and (odd := (~is_level & ~part.isnan().all(1)).nonzero()).numel():
+            row = int(odd[0])
+            allowed = f"a 1 among 0s for {', '.join(levels)}"
+            raise SettingError(f"x: row {row + 1}: {column}", part[row].tolist(), allowed)
+        start += max(1, len(levels))
+    return x
+
+
 def places_of(held: Column, names: Sequence[str]) -> np.ndarray:
     """Return the place among `names` of each cell, (N,) int64; −1 where it is none of them."""
     if held.texts is None:
@@ -360,13 +434,11 @@ def places_of(held: Column, names: Sequence[str]) -> np.ndarray:
 def _warn_unknown(frame: Frame, layout: Layout, unknown: Sequence[int]) -> None:
     """Say in which columns the unknown levels lie."""
     found = []
-    for column, levels in layout.columns:
-        where, held = f"feature {column!r}", frame.columns[column]
-        strange = (places_of(held, levels) < 0) & ~held.missing if levels else held.missing[:0]
-        if strange.all() and len(strange):
-            require(
-                frame.name, where, held, strange, f"{', '.join(levels)}, which the server knows"
-            )
+    for column, levels, strange in _strange(frame, layout):
+        if strange.all():
+            where, held = f"feature {column!r}", frame.columns[column]
+            allowed = f"{', '.join(levels)}, which the server knows"
+            require(frame.name, where, held, strange, allowed)
         if strange.any():
             found.append(f"{column} ({int(strange.sum())})")
     said = f"{len(unknown)} of {frame.count} rows hold a level that the federation does not "
