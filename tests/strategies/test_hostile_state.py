@@ -14,7 +14,7 @@ from strategies_replies import NO_GRID, metadata
 from torch import nn
 
 from fedbary.methods import METHODS, Bench
-from strategies import strategy_for
+from strategies import Federation, strategy_for
 from strategies.arrays import PACKING, bytes_of
 from strategies.compression import packing_from
 
@@ -43,7 +43,9 @@ def message(node, tensors):
 
 def after(name, *replies, rounds=1):
     """A method's strategy after rounds in which nodes 1, 2, … reply with these tensors."""
-    strategy = strategy_for(name)(fraction_evaluate=0.0, choose_nodes=lambda _: [], bench=BENCH)
+    strategy = strategy_for(name)(
+        fraction_evaluate=0.0, federation=Federation(trainers=lambda _: []), bench=BENCH
+    )
     arrays = ArrayRecord(MODEL)
     for server_round in range(1, rounds + 1):
         strategy.configure_train(server_round, arrays, ConfigRecord(), NO_GRID)

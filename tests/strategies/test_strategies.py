@@ -25,6 +25,7 @@ from strategies import (
     RKLB,
     Convention,
     FedAG,
+    Federation,
     MultiKrum,
     PosteriorStrategy,
     TrimmedMean,
@@ -49,7 +50,7 @@ def warned(monkeypatch):
 def started(strategy=None, arrays=GLOBAL):
     """A strategy that has sent the global arrays, to nobody."""
     strategy = strategy or RKLB()
-    strategy.choose_nodes = lambda server_round: []
+    strategy.admission.federation = Federation(trainers=lambda _: [])
     assert strategy.configure_train(1, arrays, ConfigRecord(), NO_GRID) == []
     return strategy
 
@@ -102,7 +103,7 @@ def test_the_arguments_are_fedavg_s_in_its_order():
         assert getattr(ours, name) == value
     by_name = RKLB(**dict(zip(names, values, strict=True)))
     assert by_name.min_available_nodes == 5
-    assert (ours.convention, ours.min_replies) == (CONVENTIONS["blitz"], 2)
+    assert (ours.convention, ours.admission.min_replies) == (CONVENTIONS["blitz"], 2)
     with pytest.raises(TypeError):
         RKLB(*values, "fedbary")
 
@@ -257,8 +258,8 @@ def test_without_configure_train_the_first_sound_reply_is_the_reference():
 
 
 def test_the_caller_may_choose_the_nodes():
-    chosen = {"choose_nodes": lambda r: [30 + r, 10], "choose_evaluators": lambda r: [20]}
-    strategy = RKLB(fraction_evaluate=0.5, **chosen)
+    chosen = Federation(trainers=lambda r: [30 + r, 10], evaluators=lambda r: [20])
+    strategy = RKLB(fraction_evaluate=0.5, federation=chosen)
     InlineGrid(ClientApp(), 1, {})
     for configure, kind, nodes in (
         (strategy.configure_train, "train", [32, 10]),
