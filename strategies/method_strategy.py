@@ -19,7 +19,7 @@ from fedbary.aggregation.sums import under
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Bench, Method, Reply, Server, Tensors, require_room
-from fedbary.methods.shared.method import Inherited
+from fedbary.methods._method import Inherited
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.predictor import Auto, Draws
 from fedbary.seeds import derive_seed

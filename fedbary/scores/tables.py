@@ -60,6 +60,15 @@ def rocs(probs: Tensor, labels: Tensor) -> dict[int, Roc]:
     return {label: Roc.of(probs[:, label], labels == label) for label in classes}
 
 
+def left_out(curves: Mapping[str, Roc]) -> str:
+    """Return a line on the classes that a mean over ROC curves leaves out, by name; "" for none."""
+    gone = [name for name, curve in curves.items() if not curve.defined]
+    if not gone:
+        return ""
+    counted = f"{len(curves) - len(gone)} of {len(curves)} classes"
+    return f"The mean AUROC is over {counted}: all or none of the examples are {', '.join(gone)}"
+
+
 def pooled(sites: Sequence[Mapping[str, float]], weights: Sequence[float]) -> dict[str, float]:
     """Return the weighted means of the sites' scores; a site is left out of a score that is NaN.
 

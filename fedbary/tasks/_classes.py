@@ -20,7 +20,6 @@ from fedbary.data.image_layout import ImageLayout
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve, reliability_picture, who_gains
 from fedbary.figures.sheet import BLUE, GREEN, RED
-from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.networks import device_of
 from fedbary.predictive.predictor import Draws, kind_of
@@ -32,6 +31,7 @@ from fedbary.scores.metrics import (
     TEMPERATURES,
     accuracy_after_rejection,
     ece_by_chance,
+    end_of_temperatures,
     evaluate,
     fairness,
     fitted_temperature,
@@ -215,7 +215,7 @@ class Classes(Task):
     @property
     def bins(self) -> int:
         """Number of bins of the expected calibration error."""
-        return told(OfClasses, self.settings).ece_bins
+        return self.settings.of_task(OfClasses).ece_bins
 
     # What a task may change
 
@@ -314,7 +314,7 @@ class Classes(Task):
             weights = weights.repeat_interleave(len(labels) // len(y))
             return evaluate(each.probs, labels, self.bins, weights)
         found = self.judged(prediction, y)
-        if told(OfClasses, self.settings).calibrate == "temperature" and by is not None:
+        if self.settings.of_task(OfClasses).calibrate == "temperature" and by is not None:
             found |= nll_at_temperatures(each, labels)
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
@@ -369,13 +369,14 @@ class Classes(Task):
         return Scored(scores, line)
 
     def said(self, scores: Mapping[str, float]) -> str:
-        """Return accuracy, NLL and ECE."""
+        """Return accuracy, NLL and ECE; without data at the server the ECE is the clients' mean."""
+        at_server = self.settings.dataset != "none"
         if math.isnan(scores["accuracy"]):
-            told = self.settings.dataset != "none"
-            why = "predictions are not finite" if told else "no site has answered"
+            why = "predictions are not finite" if at_server else "no site has answered"
             return f"not scored, {why}"
         accuracy, nll, ece = (scores[name] for name in ("accuracy", "nll", "ece"))
-        return f"accuracy {100 * accuracy:.2f} %  NLL {nll:z.4f}  ECE {100 * ece:.2f} %"
+        called = "ECE" if at_server else "clients' mean ECE"
+        return f"accuracy {100 * accuracy:.2f} %  NLL {nll:z.4f}  {called} {100 * ece:.2f} %"
 
     def summary(
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
@@ -404,10 +405,15 @@ class Classes(Task):
         labels = self.scored_by_clients(facts)[1]
         yield "reliability", self._reliability(prediction, labels, "Final global model")
 
-    def advice(self, found: Scored, facts: Facts) -> str:
-        """Return what a temperature would make of the NLL, where that is a tenth less."""
+    def advice(self, found: Scored, facts: Facts) -> tuple[str, ...]:
+        """Return a line on a temperature at its grid's end, or what one would make of the NLL."""
+        end = end_of_temperatures(found.line.get(schema.TEMPERATURE, 1.0))
+        return tuple(filter(None, (end, self._better_tempered(found, facts))))
+
+    def _better_tempered(self, found: Scored, facts: Facts) -> str:
+        """Return what a temperature would make of the NLL, where that is a tenth less; or ""."""
         settings = self.settings
-        if found.prediction is None or told(OfClasses, settings).calibrate != "none":
+        if found.prediction is None or settings.of_task(OfClasses).calibrate != "none":
             return ""
         if (labels := self.scored_by_clients(facts)[1]).ndim > 1:
             return ""

@@ -25,10 +25,11 @@ from fedbary.data.standardise import Standardiser
 from fedbary.data.tables import Labelled, Layout, load_features, load_labelled, with_test
 from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
-from fedbary.parts.parameters import ShareOrZero, told
+from fedbary.parts.parameters import ShareOrZero
 from fedbary.predictive import Prediction
 from fedbary.runs import schema
 from fedbary.scores import tables as scores
+from fedbary.scores.metrics import Roc
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfClasses, OfRows
@@ -37,7 +38,15 @@ from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_
 from fedbary.tasks._classes import Classes, predicts_classes
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
-from fedbary.tasks._values import ClientMetrics, Condition, Dialogue, Facts, Loss, Outcome
+from fedbary.tasks._values import (
+    ClientMetrics,
+    Condition,
+    Dialogue,
+    Facts,
+    Loss,
+    Outcome,
+    Scored,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,7 +106,7 @@ class Tables(Rows, Classes):
     @cached_property
     def own(self) -> OfLabelledRows:
         """The task's own settings."""
-        return told(OfLabelledRows, self.settings)
+        return self.settings.of_task(OfLabelledRows)
 
     def load(self, name: str, layout: Layout | None = None) -> Labelled:
         """Return rows with classes: a layout's, else those of the settings, else the data's."""
@@ -199,9 +208,21 @@ class Tables(Rows, Classes):
         """Yield the reliability diagram and the ROC curve of each positive class."""
         labels, title = self.scored_by_clients(facts)[1], "Final global model"
         yield from super().pictures(prediction, facts)
-        names = self.signature().classes
-        curves = {names[k]: curve for k, curve in scores.rocs(prediction.probs, labels).items()}
+        curves = self._curves(prediction, labels)
         yield "roc", roc_curves(curves, self.own.specificity, title)
+
+    def advice(self, found: Scored, facts: Facts) -> tuple[str, ...]:
+        """Return the classes that the AUROC leaves out, and advice on the temperature."""
+        if found.prediction is None:
+            return super().advice(found, facts)
+        curves = self._curves(found.prediction, self.scored_by_clients(facts)[1])
+        gone = scores.left_out(curves)
+        return (*([gone] if gone else []), *super().advice(found, facts))
+
+    def _curves(self, prediction: Prediction, labels: Tensor) -> dict[str, Roc]:
+        """Return the ROC curve of each positive class, by its name."""
+        names = self.signature().classes
+        return {names[k]: curve for k, curve in scores.rocs(prediction.probs, labels).items()}
 
     def _weights(self, facts: Facts) -> Tensor:
         rows = facts["class_rows"] if facts else torch.ones(len(self.signature().classes))

@@ -28,7 +28,7 @@ def by_hand(probs: torch.Tensor, labels: torch.Tensor, bins: int) -> dict[str, f
     p, y = probs.double().numpy(), labels.numpy()
     confidence, correct = p.max(1), p.argmax(1) == y
     ece = 0.0
-    edges = [*np.linspace(0, 1, bins + 1), np.inf]
+    edges = [*np.linspace(0, 1, bins + 1)[:-1], np.inf]
     for low, high in zip(edges[:-1], edges[1:], strict=True):
         inside = (confidence >= low) & (confidence < high)
         if inside.any():
@@ -65,15 +65,15 @@ def test_agreement_with_numpy_and_bounds(seed, n, classes, scale, bins):
 def test_reliability_adds_up_to_the_ece(seed, scale, bins):
     probs, labels = predictions(seed, 300, 4, scale)
     diagram = reliability(probs, labels, bins)
-    assert len(diagram.count) == len(diagram.accuracy) == len(diagram.confidence) == bins + 1
+    assert len(diagram.count) == len(diagram.accuracy) == len(diagram.confidence) == bins
     assert diagram.count.sum() == 300
     gaps = diagram.count / 300 * np.abs(diagram.accuracy - diagram.confidence)
     assert gaps.sum() == pytest.approx(diagram.ece)
     assert diagram.ece == pytest.approx(evaluate(probs, labels, bins)["ece"], abs=1e-5)
-    held = diagram.count[:-1] > 0
+    held = diagram.count > 0
     low = np.arange(bins)[held] / bins
-    assert (diagram.confidence[:-1][held] >= low - 1e-6).all()
-    assert (diagram.confidence[:-1][held] <= low + 1 / bins + 1e-6).all()
+    assert (diagram.confidence[held] >= low - 1e-6).all()
+    assert (diagram.confidence[held] <= low + 1 / bins + 1e-6).all()
 
 
 def test_perfect_predictions():
@@ -120,20 +120,19 @@ def test_confidence_on_an_edge_belongs_to_the_bin_above():
     probs = torch.tensor([[0.75, 0.25], [0.5, 0.5], [1.0, 0.0], [0.74, 0.26]])
     labels = torch.tensor([0, 0, 0, 1])
     diagram = reliability(probs, labels, 4)
-    assert diagram.count.tolist() == [0, 0, 2, 1, 1]
-    assert diagram.accuracy.tolist() == [0, 0, 0.5, 1, 1]
+    assert diagram.count.tolist() == [0, 0, 2, 2]
+    assert diagram.accuracy.tolist() == [0, 0, 0.5, 1]
     assert evaluate(probs, labels, 4)["ece"] == pytest.approx((0.24 + 0.25) / 4)
 
 
-def test_certain_predictions_have_a_bin_of_their_own():
-    probs = torch.tensor([[1.0, 0.0], [0.9, 0.1]])
-    labels = torch.tensor([1, 0])
-    assert reliability(probs, labels, 2).count.tolist() == [0, 1, 1]
-    assert evaluate(probs, labels, 2)["ece"] == pytest.approx((1 + 0.1) / 2)
+def test_certain_predictions_are_in_the_last_bin():
+    probs = torch.tensor([[0.95, 0.05], [1.0, 0.0]])
+    labels = torch.tensor([0, 1])
+    assert reliability(probs, labels, 2).count.tolist() == [0, 2]
+    assert evaluate(probs, labels, 2)["ece"] == pytest.approx(0.475)
 
 
-def test_probability_a_rounding_above_one_is_no_logit():
-    """Outside [0, 1] torchmetrics would apply a softmax of its own."""
+def test_probability_a_rounding_above_one_counts_as_one():
     probs, labels = predictions(0)
     probs[0] = torch.tensor([1 + 1e-6, 0, 0, 0, 0])
     fixed = probs.clamp(max=1)
@@ -265,6 +264,15 @@ def test_rejection_keeps_the_most_certain():
     assert found == pytest.approx([0.5, 2 / 3, 1, 1, 1])
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)])
+def test_equal_uncertainties_are_rejected_in_parts_whatever_their_order(order):
+    index = torch.tensor(order)
+    probs, labels = torch.tensor([[0.8, 0.2]] * 4)[index], torch.tensor([0, 0, 0, 1])[index]
+    uncertainty = torch.tensor([0.1, 0.2, 0.2, 0.2])[index]
+    found = accuracy_after_rejection(probs, labels, uncertainty, (0.0, 0.25, 0.5, 0.75))
+    assert found == pytest.approx([3 / 4, (1 + 4 / 3) / 3, (1 + 2 / 3) / 2, 1])
+
+
 def test_rejection_at_random_changes_nothing_on_average():
     generator = torch.Generator().manual_seed(0)
     probs = torch.rand(20_000, 2, generator=generator)
@@ -279,12 +287,14 @@ def test_rejection_at_random_changes_nothing_on_average():
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), scale=st.floats(0, 8), bins=st.integers(1, 100))
 def test_accuracy_and_ece_are_those_of_torchmetrics(seed, scale, bins):
+    """Its bins differ for a confidence of exactly 1 alone: that has a bin of its own there."""
     from torchmetrics.functional.classification import (
         multiclass_accuracy,
         multiclass_calibration_error,
     )
 
     probs, labels = predictions(seed, 300, 5, scale)
+    probs = 0.999 * probs + 0.001 / 5
     scores = evaluate(probs, labels, bins)
     ece = multiclass_calibration_error(probs, labels, 5, n_bins=bins, norm="l1")
     assert scores["ece"] == pytest.approx(float(ece), abs=1e-6)

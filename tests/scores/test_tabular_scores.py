@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from fedbary.errors import SettingError
 from fedbary.figures.roc_curves import roc_curves
 from fedbary.scores.metrics import Roc, evaluate
-from fedbary.scores.tables import SCORES, pooled, rocs, said, score
+from fedbary.scores.tables import SCORES, left_out, pooled, rocs, said, score
 
 tied = st.lists(
     st.tuples(st.integers(0, 6).map(lambda k: k / 6), st.booleans()), min_size=2, max_size=60
@@ -85,6 +85,13 @@ def test_no_fraction_is_refused():
             curve.sensitivity(specificity)
     with pytest.raises(ValueError, match="finite score"):
         Roc.of(torch.tensor([0.1, math.nan]), torch.tensor([True, False]))
+
+
+def test_classes_that_a_mean_leaves_out_are_named():
+    probs, labels = torch.full((4, 3), 1 / 3), torch.tensor([0, 1, 0, 1])
+    curves = dict(zip("abc", rocs(probs, labels).values(), strict=True))
+    assert left_out(curves).endswith("over 2 of 3 classes: all or none of the examples are c")
+    assert left_out({name: curves[name] for name in "ab"}) == ""
 
 
 def predictions(seed, n, classes, bits):

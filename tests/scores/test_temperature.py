@@ -14,6 +14,7 @@ from fedbary.errors import SettingError
 from fedbary.predictive import Prediction, Predictive
 from fedbary.scores.metrics import (
     TEMPERATURES,
+    end_of_temperatures,
     evaluate,
     fitted_temperature,
     least_nll,
@@ -74,6 +75,17 @@ def test_certainty_is_tempered_and_nobody_s_answer_is_none():
     for nobody in ([{"num-examples": 3, "nll": 1.0}], [{"num-examples": 0, **TEMPERATURES}]):
         assert fitted_temperature(nobody) is None and least_nll(nobody) is None
     assert min(TEMPERATURES.values()) == 0.25 and max(TEMPERATURES.values()) == 8
+
+
+@pytest.mark.parametrize(
+    ("sign", "said"), [(1, "0.25 is the least"), (-1, "8 is the largest"), (0, "")]
+)
+def test_a_temperature_at_an_end_of_those_tried_is_said(sign, said):
+    """Labels that follow the classes ask for the least, labels against them for the largest."""
+    nlls = {name: 1 + sign * math.log(t) / 9 for name, t in TEMPERATURES.items()}
+    found = fitted_temperature([{"num-examples": 3, **nlls}]) if sign else 1.3
+    line = end_of_temperatures(found)
+    assert said in line and bool(line) == bool(sign)
 
 
 @pytest.mark.slow
