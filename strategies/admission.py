@@ -25,9 +25,9 @@ from .gate import (
     allowed_for,
     arrays_of,
     bounded,
+    distance,
     evaluate_refusal,
     farness,
-    farthest,
     metric_refusals,
     metrics_of,
     overweight,
@@ -448,9 +448,9 @@ class Admission:
                     self.tally.skip(server_round, str(error))
                     return None
                 except ValueError:
-                    moves = [farthest(record, form.like) for record in records]
-                    distance = dict(zip(replies, moves, strict=True))
-                    reasons = spoilers(replies, attempt, distance.__getitem__)
+                    moves = [distance(record, form.like, form.like.keys()) for record in records]
+                    by_reply = dict(zip(replies, moves, strict=True))
+                    reasons = spoilers(replies, attempt, by_reply.__getitem__)
                 else:
                     clients = [reply.client for reply in replies]
                     distances = dict(zip(clients, map(allowed_for, *far), strict=True))

@@ -425,14 +425,3 @@ def spoilers(
         for k in rest[sound:]:
             reasons[k] = reason
     return reasons
-
-
-def farthest(record: ArrayRecord, reference: ArrayRecord) -> float:
-    """Return the largest distance of a value in the record from the reference's."""
-    most = 0.0
-    for key, array in record.items():
-        tensor = tensor_from_array(array)
-        if is_continuous(tensor) and tensor.numel():
-            there = flat_reals(tensor_from_array(reference[key])).double()
-            most = max(most, float((flat_reals(tensor).double() - there).abs().max()))
-    return most

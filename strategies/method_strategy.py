@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from difflib import get_close_matches
 from inspect import Parameter, Signature, signature
 from logging import INFO, WARNING
 from typing import Any, cast
@@ -32,7 +32,7 @@ from .conventions import Convention, Names, check_arrays, convention_named, name
 from .federation import CLIENTS_KEY, EXAMPLES_KEY, Federation, question
 from .internals import log
 from .memory import STATE, Memory
-from .pace import Arrivals, Pace
+from .pace import Arrivals, Pace, Start
 from .privacy import driving_wrapper, rounds_of_wrapper
 
 METHOD_KEY = "method"
@@ -40,6 +40,17 @@ METHOD_KEY = "method"
 
 SKIPPED_KEY = "skipped"
 """The metric, 1, of a skipped round, whose global arrays stay as they were."""
+
+FLOWER_NAMES: Mapping[str, str] = {
+    "proximal_mu": "mu",
+    "eta": "server_lr",
+    "server_learning_rate": "server_lr",
+    "beta_1": "beta1",
+    "beta_2": "beta2",
+    "beta": "trim_fraction",
+    "num_malicious_nodes": "trim_fraction",
+}
+"""Names of arguments here by the names that Flower's strategies have for them."""
 
 AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 """Takes replies and the key of their weights, and returns their mean metrics."""
@@ -227,7 +238,8 @@ class MethodStrategy(FedAvg):
         own = {parameter.name for parameter in parameters_of(kind)}
         if unknown := sorted(parameters.keys() - own):
             takes, name = self._signature().parameters, type(self).__name__
-            close = difflib.get_close_matches(unknown[0], takes, n=1)
+            known = FLOWER_NAMES.get(unknown[0])
+            close = [known] if known in takes else get_close_matches(unknown[0], takes, n=1)
             mend = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(takes)}"
             raise TypeError(f"{name} has no argument {unknown[0]!r}; {mend}")
 
@@ -285,16 +297,9 @@ class MethodStrategy(FedAvg):
             If `max_skipped` rounds in a row were skipped, or every round was.
         """
         self._forget()
-        result = self.pace.run(
-            self,
-            grid,
-            initial_arrays,
-            num_rounds,
-            timeout,
-            train_config or ConfigRecord(),
-            evaluate_config or ConfigRecord(),
-            evaluate_fn,
-        )
+        configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        start = Start(grid, initial_arrays, num_rounds, timeout, *configs, evaluate_fn)
+        result = self.pace.run(self, start)
         self.admission.tally.end()
         return result
 

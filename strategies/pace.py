@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -31,6 +31,19 @@ from .internals import ErrorCode
 from .privacy import driving_wrapper
 
 
+@dataclass(frozen=True, eq=False)
+class Start:
+    """The arguments of a strategy's `start`, which are those of Flower's."""
+
+    grid: Grid
+    initial_arrays: ArrayRecord
+    num_rounds: int
+    timeout: float
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
+
+
 class Pace:
     """Flower's rounds: the server asks, and waits for the replies.
 
@@ -43,28 +56,9 @@ class Pace:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
 
-    def run(
-        self,
-        strategy: FedAvg,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int,
-        timeout: float,
-        train_config: ConfigRecord,
-        evaluate_config: ConfigRecord,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
-    ) -> Result:
+    def run(self, strategy: FedAvg, start: Start) -> Result:
         """Make the rounds of a strategy."""
-        return FedAvg.start(
-            strategy,
-            grid,
-            initial_arrays,
-            num_rounds,
-            timeout,
-            train_config,
-            evaluate_config,
-            evaluate_fn,
-        )
+        return FedAvg.start(strategy, **vars(start))
 
     def trainers(self, server_round: int) -> list[int] | None:
         """Return the nodes that are asked to train; None if Flower samples them."""
@@ -204,34 +198,24 @@ class Arrivals(Pace):
         self._distances = {client: tuple(each.tolist()) for client, each in held.items()}
         self._weights = {client: float(each) for client, each in under(_WEIGHTS, state).items()}
 
-    def run(
-        self,
-        strategy: FedAvg,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int,
-        timeout: float,
-        train_config: ConfigRecord,
-        evaluate_config: ConfigRecord,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
-    ) -> Result:
+    def run(self, strategy: FedAvg, start: Start) -> Result:
         """Make a number of aggregates."""
         if not self._admission.completed_rounds:
             self._begin_anew()
-        result, arrays = Result(), initial_arrays
-        score = evaluate_fn or (lambda *_: None)
+        result, arrays, grid = Result(), start.initial_arrays, start.grid
+        score = start.evaluate_fn or (lambda *_: None)
         if (scores := score(0, arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = scores
         self.clock.begin(self.now)
         self._ask_again(grid)
-        for step in range(1, num_rounds + 1):
-            found, metrics = self._aggregated(strategy, step, arrays, train_config, grid, timeout)
+        for step in range(1, start.num_rounds + 1):
+            found, metrics = self._aggregated(strategy, start, step, arrays)
             if found is not None:
                 result.arrays = arrays = found
             if metrics is not None:
                 result.train_metrics_clientapp[step] = metrics
-            questions = strategy.configure_evaluate(step, arrays, evaluate_config, grid)
-            answers = grid.send_and_receive(questions, timeout=timeout)
+            questions = strategy.configure_evaluate(step, arrays, start.evaluate_config, grid)
+            answers = grid.send_and_receive(questions, timeout=start.timeout)
             if (held_out := strategy.aggregate_evaluate(step, answers)) is not None:
                 result.evaluate_metrics_clientapp[step] = held_out
             if (scores := score(step, arrays)) is not None:
@@ -278,13 +262,7 @@ class Arrivals(Pace):
         self._weights |= dict(zip(names, map(self._admission.weight, admitted), strict=True))
 
     def _aggregated(
-        self,
-        strategy: FedAvg,
-        step: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,
-        timeout: float,
+        self, strategy: FedAvg, start: Start, step: int, arrays: ArrayRecord
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Gather replies until they make an aggregate, or nobody is left who could reply.
 
@@ -293,7 +271,7 @@ class Arrivals(Pace):
         self._admission.send(step, arrays)  # if none is asked
         self._begin_aggregate(self._form_of(arrays), self._admission.round)
         while True:
-            self._is_filled = self._gather(strategy, step, arrays, config, grid, timeout)
+            self._is_filled = self._gather(strategy, start, step, arrays)
             answered = [self._arrived[client] for client in self._replies]
             messages = [errand.message for errand in (*answered, *self._lost)]
             self._admission.ask(messages, anew=True)
@@ -311,31 +289,24 @@ class Arrivals(Pace):
         self._replies = {}
         return found, metrics
 
-    def _gather(
-        self,
-        strategy: FedAvg,
-        step: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,
-        timeout: float,
-    ) -> bool:
+    def _gather(self, strategy: FedAvg, start: Start, step: int, arrays: ArrayRecord) -> bool:
         """Keep clients at work until the buffer is full; return whether it is, or nobody is left.
 
         Only replies that can be admitted fill it. Each client is asked once for an aggregate. So
         one that fails is asked again after a reply of another, if there is another.
         """
-        buffer = self.asynchronous.buffer
+        grid, buffer = start.grid, self.asynchronous.buffer
         wanted = buffer if self._distances else max(buffer, LEAST)  # the first are compared
         while len(self._sound()) < wanted:
             if free := self._free(grid):
                 self._asked_now = free
-                self._send(list(strategy.configure_train(step, arrays, config, grid)), grid)
+                messages = strategy.configure_train(step, arrays, start.train_config, grid)
+                self._send(list(messages), grid)
             if not self._at_work and (self._arrived or self._lost):
                 return False  # every client that can be asked has replied, or did not in time
             if not self._at_work:
                 raise RunError("no client is at work or can be asked")
-            errand, self.now, reply = self.clock.next(grid, self._at_work.values(), timeout)
+            errand, self.now, reply = self.clock.next(grid, self._at_work.values(), start.timeout)
             del self._at_work[errand.client]
             self.journal.append(ended(errand, self.now, reply))
             if reply is None:

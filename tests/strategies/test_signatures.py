@@ -54,6 +54,7 @@ def test_a_strategy_is_at_most_three_classes_over_flower_s():
         (RKLB, "trim_fractoin", "trim_fraction"),
         (FedProx, "muu", "mu"),
         (WB, "min_reply", "min_replies"),
+        (FedProx, "proximal_mu", "mu"),
         (WB, "no_such", "fraction_train, .* trim_fraction"),
     ],
 )
