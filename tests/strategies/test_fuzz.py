@@ -14,11 +14,11 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hostile_replies import NUMBERS, TEXTS
 from hostile_replies import Federation as Hostile
-from strategies_replies import NO_GRID, raw
+from strategies_replies import raw, started
 
 from fedbary.aggregation import RULES, Rule
 from server_app.roster.member import Member, member_from
-from strategies import RKLB, Federation, chart, strategy_for
+from strategies import RKLB, chart, strategy_for
 from strategies.conventions import check_arrays
 from strategies.gate import train_refusal
 
@@ -98,9 +98,7 @@ def shuffled(rng, replies):
 
 
 def aggregated(strategy, server_round, arrays, replies):
-    strategy.admission.federation = Federation(trainers=lambda _: [])
-    strategy.configure_train(server_round, arrays, ConfigRecord(), NO_GRID)
-    return strategy.aggregate_train(server_round, replies)[0]
+    return started(strategy, arrays, server_round).aggregate_train(server_round, replies)[0]
 
 
 def refusals_of(strategy, server_round):

@@ -13,7 +13,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from strategies_replies import NO_GRID, failure, raw, reply, state
+from strategies_replies import GLOBAL, NO_GRID, failure, raw, reply, started, state
 
 import strategies
 from fedbary.aggregation import RULES, rule_named
@@ -33,8 +33,6 @@ from strategies import (
     strategy_for,
 )
 
-GLOBAL = ArrayRecord(state(0))
-
 
 @pytest.fixture
 def warned(monkeypatch):
@@ -45,14 +43,6 @@ def warned(monkeypatch):
     logger = logging.getLogger("flwr")
     monkeypatch.setattr(logger, "handlers", [handler])
     return lines
-
-
-def started(strategy=None, arrays=GLOBAL):
-    """A strategy that has sent the global arrays, to nobody."""
-    strategy = strategy or RKLB()
-    strategy.admission.federation = Federation(trainers=lambda _: [])
-    assert strategy.configure_train(1, arrays, ConfigRecord(), NO_GRID) == []
-    return strategy
 
 
 def spoilt(node_id: int, **metrics) -> Message:
