@@ -18,7 +18,7 @@ from fedbary.aggregation.tensors import check_ratio
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Method, Reply, Tensors
-from fedbary.methods.shared.method import Inherited
+from fedbary.methods._method import Inherited
 
 from .arrays import Blanks
 from .asking import AskingStrategy, Listener, question

@@ -82,11 +82,10 @@ def not_trained_on(trained: Trained, examples: Examples, source: Path) -> Exampl
 
 def names_of(trained: Trained, examples: Examples) -> dict[str, Any]:
     """Return the examples' names, and the run's column of ids."""
-    from fedbary.parts.parameters import told
     from fedbary.settings.task_words import OfRows
 
     names: dict[str, Any] = {"example": list(examples.names)}
-    column = told(OfRows, trained.settings).id
+    column = trained.settings.of_task(OfRows).id
     if column in examples.columns:
         names[column] = examples.columns[column]
     return names

@@ -56,6 +56,7 @@ from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.data.digest import row_hashes
 from fedbary.data.mechanism import Release, noise_multiplier
 from fedbary.errors import SettingError
+from fedbary.methods._method import Inherited, Local, Tensors
 from fedbary.methods._sites import require_counts, require_rank
 from fedbary.methods._sums import (
     FEATURES,
@@ -70,7 +71,6 @@ from fedbary.methods._sums import (
     require_near,
     sums_by_class,
 )
-from fedbary.methods.shared.method import Inherited, Local, Tensors
 from fedbary.parts.parameters import NotNegative
 from fedbary.predictive.mahalanobis import Background
 

@@ -56,8 +56,8 @@ from torch import Tensor
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, gaussian_pairs
 from fedbary.methods._expanded import Expanded
+from fedbary.methods._method import Arrival, Fitted, Inherited, Local, Reply, Server, Tensors
 from fedbary.methods._sites import SiteMethod
-from fedbary.methods.shared.method import Arrival, Fitted, Inherited, Local, Reply, Server, Tensors
 from fedbary.parts.parameters import Positive, ShareOrZero
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from fedbary.attacks import OMNISCIENT, Hostile, hostile_count
-from fedbary.parts.parameters import declared, told
+from fedbary.attacks import OMNISCIENT, hostile_count
+from fedbary.parts.parameters import declared
 from fedbary.settings.model import require_data
-from fedbary.settings.modes import Clocked, Synchronous, mode_of
+from fedbary.settings.modes import Asynchronous, Synchronous
 from fedbary.settings.owners import layers_of, methods, models, task_kind, unused_by
 from fedbary.settings.task_words import (
     OfAdapters,
@@ -27,31 +27,31 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the settings that do not fit the others, each with what is allowed."""
     if settings.min_replies > settings.participants:
         yield "min_replies", f"from 1 to the {settings.participants} clients that train in a round"
-    if settings.mode == "async":
-        yield from _without_rounds(settings)
-    speeds = told(Clocked, settings).speeds
-    if settings.mode == "rounds" and speeds == "none":
-        yield from _without_clock(told(Synchronous, settings))
-    if speeds not in ("none", "uniform", "lognormal"):
-        if not speeds.endswith((".csv", ".jsonl")):
+    pace = settings.pace
+    if isinstance(pace, Asynchronous):
+        yield from _without_rounds(settings, pace)
+    elif not pace.has_clock:
+        yield from _without_clock(pace)
+    if pace.speeds not in ("none", "uniform", "lognormal"):
+        if not pace.speeds.endswith((".csv", ".jsonl")):
             yield "speeds", "none, uniform, lognormal, or the path of a .csv"
-        elif speeds.endswith(".jsonl") and settings.mode != "async":
+        elif pace.replays and isinstance(pace, Synchronous):
             yield "speeds", "no .jsonl for mode=rounds, which has no order to replay"
     yield from _with_method(settings)
     layers = layers_of(settings.model)
-    adapts = told(OfAdapters, settings).adapters != "none"
+    adapts = settings.of_task(OfAdapters).adapters != "none"
     if layers is not None and settings.bayesian_layers > layers and not adapts:
         allowed = f"a whole number from 0 to {layers}, the layers of model={settings.model}"
         yield "bayesian_layers", allowed
     if settings.projection != "none" and settings.holdout == 0:
         yield "projection", "none without a holdout, on which clients score"
-    calibrated = told(OfClasses, settings).calibrate == "temperature"
+    calibrated = settings.of_task(OfClasses).calibrate == "temperature"
     if calibrated and not (settings.holdout and settings.evaluate_clients):
         yield "calibrate", "none without holdout and evaluate_clients above 0: clients fit it"
     yield from _with_sets(settings)
     yield from _with_attack(settings)
     task = task_kind(settings.task)
-    told(task.Parameters, settings)
+    settings.of_task(task.Parameters)
     for name in ("test_dataset", "ood_dataset"):
         require_data(name, getattr(settings, name, "none"), settings.task)
     for conditions in task.conditions:
@@ -69,7 +69,7 @@ def has_earlier_prior(settings: Settings) -> bool:
 
 
 def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:
-    if (own := told(OfGuarantees, settings)).conformal is None:
+    if (own := settings.of_task(OfGuarantees)).conformal is None:
         return
     task = task_kind(settings.task)
     rows = issubclass(task.Parameters, OfRows)
@@ -92,9 +92,8 @@ def _without_clock(mode: Synchronous) -> Iterator[tuple[str, str]]:
         yield "deadline", "none without speeds, the virtual clock; round_timeout is real"
 
 
-def _without_rounds(settings: Settings) -> Iterator[tuple[str, str]]:
+def _without_rounds(settings: Settings, mode: Asynchronous) -> Iterator[tuple[str, str]]:
     """Yield settings that do not fit runs without rounds."""
-    mode = mode_of(settings)
     at_work = mode.concurrency or settings.clients
     if at_work > settings.clients:
         yield "concurrency", f"none, or from 1 to the {settings.clients} clients"
@@ -111,10 +110,10 @@ def _without_rounds(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:
-    if settings.attack == "none":
+    if (attack := settings.hostile) is None:
         return
     clients = settings.clients
-    hostile = hostile_count(told(Hostile, settings).hostile_fraction, clients)
+    hostile = hostile_count(attack.hostile_fraction, clients)
     if hostile == 0:
         yield "hostile_fraction", f"at least 1/{clients}: one of the {clients} clients"
     if settings.attack in OMNISCIENT and 2 * hostile >= clients:
@@ -160,7 +159,7 @@ def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def _with_noise(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield settings that would let sites tell more of their examples than sums with noise."""
-    own = told(OfImages, settings)
+    own = settings.of_task(OfImages)
     if not task_kind(settings.task).private:
         why = "its standardisation takes sums without noise"
         yield "epsilon", f"0 for task={settings.task}: {why}"
@@ -168,9 +167,9 @@ def _with_noise(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "normalise", "none with epsilon: normalisation takes sums without noise"
     if own.features != "all":
         yield "features", "all with epsilon: a projection takes sums without noise"
-    if told(OfClasses, settings).calibrate != "none":
+    if settings.of_task(OfClasses).calibrate != "none":
         yield "calibrate", "none with epsilon: a temperature takes scores without noise"
-    if told(OfGuarantees, settings).conformal is not None:
+    if settings.of_task(OfGuarantees).conformal is not None:
         yield "conformal", "none with epsilon: sets take scores without noise"
 
 
@@ -206,7 +205,7 @@ def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:
     clients_validate = settings.holdout > 0 and settings.evaluate_clients == 1
     if not (settings.server_validates or clients_validate):
         yield "keep_best", f"none without validation data, which {_validation(settings)} gives"
-    calibrated = told(OfClasses, settings).calibrate == "temperature"
+    calibrated = settings.of_task(OfClasses).calibrate == "temperature"
     if calibrated and settings.evaluate_clients != 1:
         yield "evaluate_clients", "1 for keep_best with calibrate=temperature, fitted every round"
     if settings.projection != "none" or methods()[settings.method].personalises:

@@ -144,7 +144,7 @@ def validated(values: Mapping[str, Any]) -> Settings:
     }
     settings = _typed({name: held for name, held in values.items() if name != "rule"}, extra)
     for setting, allows in conflicts(settings):
-        raise SettingError(setting, getattr(settings, setting), allows)
+        raise SettingError(setting, dict(settings)[setting], allows)
     for key in values:  # last: only correct values tell whose parameters there are
         if key not in owner and key not in Settings.model_fields:
             _refuse(str(key), chosen)

@@ -20,7 +20,6 @@ from fedbary.data.image_layout import ImageLayout
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve, reliability_picture, who_gains
 from fedbary.figures.sheet import BLUE, GREEN, RED
-from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.networks import device_of
 from fedbary.predictive.predictor import Draws, kind_of
@@ -191,7 +190,7 @@ class Classes(Task):
     @property
     def bins(self) -> int:
         """Number of bins of the expected calibration error."""
-        return told(OfClasses, self.settings).ece_bins
+        return self.settings.of_task(OfClasses).ece_bins
 
     # What a task may change
 
@@ -290,7 +289,7 @@ class Classes(Task):
             weights = weights.repeat_interleave(len(labels) // len(y))
             return evaluate(each.probs, labels, self.bins, weights)
         found = self.judged(prediction, y)
-        if told(OfClasses, self.settings).calibrate == "temperature" and by is not None:
+        if self.settings.of_task(OfClasses).calibrate == "temperature" and by is not None:
             found |= nll_at_temperatures(each, labels)
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
@@ -403,7 +402,7 @@ class Classes(Task):
     def _better_tempered(self, found: Scored, facts: Facts) -> str:
         """Return what a temperature would make of the NLL, where that is a tenth less; or ""."""
         settings = self.settings
-        if found.prediction is None or told(OfClasses, settings).calibrate != "none":
+        if found.prediction is None or settings.of_task(OfClasses).calibrate != "none":
             return ""
         if (labels := self.scored_by_clients(facts)[1]).ndim > 1:
             return ""

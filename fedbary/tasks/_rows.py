@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ from fedbary.data.standardise import Sums
 from fedbary.data.table_examples import coded_rows, read_rows, require_rows
 from fedbary.data.tables import Choice, Labelled, Layout, Table, names_in, plain
 from fedbary.errors import CellError
-from fedbary.parts.parameters import told
 from fedbary.settings.task_words import OfGuarantees, OfRows
 from fedbary.tasks import _sums
 from fedbary.tasks._calibrated import row_names
@@ -36,13 +36,17 @@ UNTOLD = "columns or cells that do not fit"
 class Rows(Task):
     """A task on the rows of a table."""
 
-    by_split = True
     facts = "standardiser"
 
     @cached_property
     def own(self) -> OfRows:
         """The task's own settings."""
-        return told(OfRows, self.settings)
+        return self.settings.of_task(OfRows)
+
+    @cached_property
+    def deal(self) -> deal.Deal:
+        """Rules by which the rows are dealt; each split has draws of its own."""
+        return replace(super().deal, split=self.own.split)
 
     @property
     def choice(self) -> Choice:
@@ -68,7 +72,7 @@ class Rows(Task):
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the device, the data, the split or the model cannot be had."""
         deal.evaluation_data(self.held, self.deal)
-        if told(OfGuarantees, self.settings).conformal is not None:
+        if self.settings.of_task(OfGuarantees).conformal is not None:
             row_names(self.settings, self.signature())
         super().check(own_data)
 

@@ -32,7 +32,7 @@ from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
 from fedbary.parts.parameters import Checked
 from fedbary.predictive import Forecast, Prediction, Predictive, Predictor
-from fedbary.predictive.predictor import predictor_of
+from fedbary.predictive.predictor import predictor_named
 from fedbary.runs.data_kept import read_digest
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
@@ -83,8 +83,6 @@ class Task(ABC):
         False if an example has several classes: methods that learn from one softmax do not fit.
     private : bool
         True if a run without normalisation takes no sums of the sites' data but its method's.
-    by_split : bool
-        True if the setting `split` chooses among splits of the data; each has its own draws.
     facts : str
         File name of the facts in the run folder; "" for a task without questions.
     counts_classes : bool
@@ -104,7 +102,6 @@ class Task(ABC):
     numbers = False
     one_class = True
     private = False
-    by_split = False
     facts = ""
     counts_classes = False
     known_metrics: Mapping[str, tuple[float, float]] = {}
@@ -125,12 +122,23 @@ class Task(ABC):
     @cached_property
     def deal(self) -> Deal:
         """Rules by which the examples are dealt."""
-        return Deal.of(self.settings, self.by_split)
+        by = self.settings
+        return Deal(
+            None,
+            by.evaluate_on,
+            by.partition,
+            by.min_examples,
+            by.holdout,
+            by.seed,
+            by.train_fraction,
+            by.server_fraction,
+            by.partition_parameters,
+        )
 
     @property
     def predictor(self) -> Predictor:
         """The kind of prediction that the settings name."""
-        return predictor_of(self.settings)
+        return predictor_named(self.settings.predictive, dict(self.settings))
 
     # What the data are
 

@@ -22,8 +22,8 @@ from fedbary.data.deal import Shard
 from fedbary.data.tables import Layout, Table, load
 from fedbary.figures.run_pictures import reliability_picture
 from fedbary.figures.sheet import BLUE, GREEN, RED
-from fedbary.inference import PosteriorParameters
-from fedbary.parts.parameters import told
+from fedbary.models import mlp
+from fedbary.parts.parameters import parameters_of
 from fedbary.parts.registry import predictors
 from fedbary.predictive import Forecast, Predictive
 from fedbary.predictive.prediction import concatenated
@@ -67,7 +67,7 @@ NINETY_PERCENT = 1.6448536269514722
 
 def of_numbers(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on settings."""
-    own = told(OfNumbers, settings)
+    own = settings.of_task(OfNumbers)
     yield "model", settings.model in ("mlp", "linear"), "mlp or linear for task=regression"
     yield "dataset", settings.dataset != "none", "a data set for task=regression"
     deals = "iid, quantity or ContinuousPartitioner for regression"
@@ -109,7 +109,7 @@ class Regression(Rows):
     @functools.cached_property
     def own(self) -> OfNumbers:
         """The task's own settings."""
-        return told(OfNumbers, self.settings)
+        return self.settings.of_task(OfNumbers)
 
     @staticmethod
     def unused(settings: Settings) -> Iterator[Unused]:
@@ -134,9 +134,11 @@ class Regression(Rows):
         """Return the network for rows of those features; one for squared errors has no noise."""
         settings = self.settings
         noise = "none" if settings.trains_on_squares else self.own.noise
-        hidden = getattr(settings, "hidden_units", 0)
+        hidden = 0
+        if settings.model == "mlp":
+            hidden = parameters_of(mlp.Parameters, dict(settings)).hidden_units
         model = Regressor(len(signature.features), hidden, settings.bayesian_layers, noise)  # type: ignore
-        model.reset(told(PosteriorParameters, settings).init_log_var, self.seed("model"))
+        model.reset(settings.local.init_log_var, self.seed("model"))
         return model
 
     def loss(self, facts: Facts) -> Loss:

@@ -25,7 +25,7 @@ from fedbary.data.standardise import Standardiser
 from fedbary.data.tables import Labelled, Layout, load_features, load_labelled, with_test
 from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
-from fedbary.parts.parameters import ShareOrZero, told
+from fedbary.parts.parameters import ShareOrZero
 from fedbary.predictive import Prediction
 from fedbary.scores import tables as scores
 from fedbary.scores.metrics import Roc
@@ -104,7 +104,7 @@ class Tables(Rows, Classes):
     @cached_property
     def own(self) -> OfLabelledRows:
         """The task's own settings."""
-        return told(OfLabelledRows, self.settings)
+        return self.settings.of_task(OfLabelledRows)
 
     def load(self, name: str, layout: Layout | None = None) -> Labelled:
         """Return rows with classes: a layout's, else those of the settings, else the data's."""

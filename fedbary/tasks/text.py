@@ -30,7 +30,6 @@ from fedbary.data.tables import Layout, load_frame
 from fedbary.data.text_rows import TextRows, clean, dataset_of, read_texts, text_examples
 from fedbary.data.unchanged import Kept, source_state
 from fedbary.errors import CellError, SettingError
-from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
@@ -61,7 +60,7 @@ def _own_shard(rows: TextRows, classes: tuple[str, ...], dealt: deal.Deal, key: 
 
 def of_texts(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on the settings of this task alone."""
-    own = told(OfTexts, settings)
+    own = settings.of_task(OfTexts)
     known = own.backbone.startswith("hf:")
     yield "backbone", known, "hf:OWNER/NAME or hf:PATH, a model of transformers, for task=text"
     flat = settings.model not in ("cnn", "resnet20")
@@ -84,7 +83,7 @@ class Text(Classification):
     @cached_property
     def words(self) -> OfTexts:
         """Settings of this task that images do not have."""
-        return told(OfTexts, self.settings)
+        return self.settings.of_task(OfTexts)
 
     @cached_property
     def pretrained(self) -> TextBackbone:

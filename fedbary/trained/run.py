@@ -18,7 +18,6 @@ from fedbary.data.forms import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import HeldOut, Thresholds, together
 from fedbary.runs.schema import ROUND, result_line
@@ -104,7 +103,7 @@ class Trained:
         SettingError
             If the level is out of its range, the run has no sets, or no such site.
         """
-        own = told(OfGuarantees, self.settings)
+        own = self.settings.of_task(OfGuarantees)
         if own.conformal is None or not self.sites:
             allowed = "a run with conformal=0.9, whose sites sent histograms"
             raise SettingError("conformal", "none", allowed)
@@ -218,7 +217,7 @@ class Trained:
             As in `thresholds`.
         """
         by, rows = self._said_thresholds(level, site), self._rows(self.inputs(x))
-        score = told(OfClasses, self.settings).conformal_score
+        score = self.settings.of_task(OfClasses).conformal_score
         return by.sets(score, self.scored_by_sites(x).probs, rows)
 
     def intervals(
@@ -241,7 +240,7 @@ class Trained:
         Parameters and errors are those of `thresholds`.
         """
         names, found = row_names(self.settings, self.signature), self.thresholds(level)
-        if site is None or told(OfGuarantees, self.settings).conformal_by == "class":
+        if site is None or self.settings.of_task(OfGuarantees).conformal_by == "class":
             return found.lacking(names)
         short = Thresholds(found.level, self.sites[site].scores).short
         rows = ", ".join(names[row] for row in short)
@@ -312,7 +311,7 @@ class Trained:
             of_run = task.graph(plain, self.facts, seed_of_draws(task.settings.seed))
             of_sets = (
                 self._said_thresholds(level, site),
-                told(OfClasses, self.settings).conformal_score,
+                self.settings.of_task(OfClasses).conformal_score,
             )
             graph = with_sets(graph, of_run, *of_sets, self._rows)
         features = list(getattr(self.signature, "features", ()))

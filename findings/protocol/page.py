@@ -144,9 +144,7 @@ def picture(results: Path) -> maker.Figure:
         if layers_of(run):
             panels[5].plot(run["round"], run[EPISTEMIC.column], color=color)
     for axes, metric in zip(panels[:3], (ACCURACY, NLL, ECE_100), strict=True):
-        scores = metric.scale * rows.loc[rows["round"] > 1, metric.column]
-        margin = 0.05 * (scores.max() - scores.min())
-        axes.set_ylim(scores.min() - margin, scores.max() + margin)
+        maker.zoom(axes, metric.scale * rows.loc[rows["round"] > 1, metric.column])
     panels[3].set_yscale("log")
     panels[4].axhline(LOG_VAR_RANGE[0], color="black", linewidth=1, label="clamp")
     panels[4].set_ylabel("mean log-variance")

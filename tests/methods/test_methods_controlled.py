@@ -14,10 +14,10 @@ from torch import nn
 from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.methods import Local, Reply, Server
+from fedbary.methods._method import part_of_all
 from fedbary.methods.fedavgm import FedAvgM
 from fedbary.methods.feddyn import FedDyn
 from fedbary.methods.scaffold import SCAFFOLD
-from fedbary.methods.shared.method import part_of_all
 from fedbary.runs.memory import Memory
 from server_app.engine.inline import InlineGrid
 from strategies.compression import CompressedGrid, compression

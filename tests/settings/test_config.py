@@ -8,7 +8,6 @@ import yaml
 
 from fedbary.aggregation import DIVERGENCES, RULES
 from fedbary.errors import SettingError
-from fedbary.inference import lr_in
 from fedbary.methods import METHODS
 from fedbary.models import MODELS, build
 from fedbary.settings.config import (
@@ -203,11 +202,11 @@ def test_fairness_is_measured_every_so_many_rounds_and_in_the_last():
 
 def test_a_cosine_falls_from_the_rate_towards_nothing():
     settings = resolve({"lr": 0.4, "lr_schedule": "cosine", "rounds": 4})
-    rates = [lr_in(settings, server_round) for server_round in (1, 2, 3, 4)]
+    rates = [settings.local.lr_in(t, 4) for t in (1, 2, 3, 4)]
     assert rates[0] == 0.4 and rates[2] == pytest.approx(0.2)
     assert rates == sorted(rates, reverse=True) and 0 < rates[3] < 0.1
     constant = resolve({"lr": 0.4, "lr_schedule": "constant", "rounds": 4})
-    assert {lr_in(constant, t) for t in (1, 4)} == {0.4}
+    assert {constant.local.lr_in(t, 4) for t in (1, 4)} == {0.4}
 
 
 def test_images_learn_from_normalised_pixels_unless_another_range_is_named():

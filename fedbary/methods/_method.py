@@ -422,3 +422,13 @@ def part_of_all(server: Server, replies: Sequence[Reply]) -> float:
     if server.examples:
         return min(1.0, sum(reply.weight for reply in replies) / server.examples)
     return min(1.0, len(replies) / server.clients) if server.clients else 1.0
+
+
+def is_buffer(name: str, tensor: Tensor) -> bool:
+    """Return whether a tensor is a buffer: not floating, or batch norm's statistics."""
+    return not tensor.is_floating_point() or name.endswith(("running_mean", "running_var"))
+
+
+def weights_of(model: Tensors) -> list[str]:
+    """Return the names of a state dict's weights: its tensors that are no buffers."""
+    return [name for name, tensor in model.items() if not is_buffer(name, tensor)]
