@@ -221,11 +221,6 @@ class Regression(Rows):
         nll, rmse = scores["nll"], scores["rmse"]
         return f"NLL {nll:z.4f}  RMSE {rmse:.4g}  in the 90 % interval {within:.1f} %"
 
-    def pictures(self, prediction: Forecast, facts: Facts) -> Iterator[tuple[str, Figure]]:
-        """Yield a picture of the coverage of central intervals."""
-        targets = deal.evaluation_data(self.held, self.deal)[1]
-        yield "coverage", reliability_picture(prediction, targets, title="Final global model")
-
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
         """Return the test rows, standardised, and their targets in their own units."""
         x, y = deal.evaluation_data(self.held, self.deal)
@@ -276,9 +271,11 @@ class Regression(Rows):
         """Return NLL, RMSE and the other scores."""
         return score(prediction, y)
 
-    def judgement(self, prediction: Forecast, y: Tensor) -> Iterator[tuple[str, Figure]]:
+    def judgement(
+        self, prediction: Forecast, y: Tensor, title: str
+    ) -> Iterator[tuple[str, Figure]]:
         """Yield a picture of the coverage of central intervals."""
-        yield "coverage", reliability_picture(prediction, y, title="Global model, these examples")
+        yield "coverage", reliability_picture(prediction, y, title=title)
 
     def _forecasting(self, by: Predictive, seed: int) -> tuple[Mapping[str, Tensor], Forecasts]:
         """Return the networks that predict, stacked, and the forecast of a standardised batch."""
