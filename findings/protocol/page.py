@@ -103,7 +103,7 @@ def _marked(log_var: float) -> str:
 
 
 def last_round(rows: pd.DataFrame) -> str:
-    """Return the table of what `findings.protocol.last_round` wrote."""
+    """Return the table of the last round under every rule."""
     shifts = {"means shifted, in std": "mean_shift", "log-variances, nats": "log_var_shift"}
     columns = [(name, lambda at, own=own: f"{at[own].item():.1e}") for name, own in shifts.items()]
     return maker.table("", maker.by(rows, "rule"), [*SCORES, *columns])
