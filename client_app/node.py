@@ -25,8 +25,8 @@ from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import Signature, Task, task_of
 from strategies.answering import Request
-from strategies.asking import COUNTED_KEY, EXAMPLES_KEY
 from strategies.client import Client
+from strategies.federation import COUNTED_KEY, EXAMPLES_KEY
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from server_app.roster.member import left_out_of, require_enough
 from server_app.roster.roster import Roster, end_simulation
 from server_app.rounds import until_stale
 from strategies import CompressedGrid
-from strategies.gate import Stalled
+from strategies.admission import Stalled
 from strategies.internals import FLOWER_LOGGER as logger
 from strategies.internals import add_exit_handler, is_simulated, log
 
