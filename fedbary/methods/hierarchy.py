@@ -54,10 +54,12 @@ from fedbary.aggregation.sums import LARGEST_LOG_VAR, normalised, under
 from fedbary.aggregation.tensors import new_empty
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
+from fedbary.methods._conditions import Unfit
 from fedbary.methods._method import Local, Method, Reply, Server, Tensors
 from fedbary.methods.barycentre import Barycentre
 from fedbary.parts.parameters import Count, NameList, ShareOrZero
 from fedbary.predictive import Predictive
+from fedbary.settings.config import Settings
 
 OTHERS = "others"
 """The group of clients for whom none is given."""
@@ -69,6 +71,13 @@ OWN = "group/"
 """The prefix of the names of a group's model in a message that asks for scores."""
 
 _MODEL, _OF = "groups/", "of/"
+
+
+def of_groups(kind: type[Method], run: Settings) -> Unfit:
+    """Refuse a list of groups that is not one for each client."""
+    listed = str(getattr(run, "groups", "")).split(",")
+    if len(listed) > 1 and ":" not in listed[0] and len(listed) != run.clients:
+        yield "groups", f"a group for each of the {run.clients} clients, or client:group"
 
 
 @dataclass(frozen=True)
@@ -93,8 +102,7 @@ class Hierarchy(Barycentre):
     global_weight: ShareOrZero = 0.0
 
     called_by = "method"
-    personalises = True
-    shows = True
+    conditions = (of_groups,)
 
     def __post_init__(self) -> None:
         """Refuse rules without levels, and what compares replies to one model."""
@@ -139,9 +147,7 @@ class Hierarchy(Barycentre):
             allowed = f"at most {clients}, the clients that train in a round"
             raise SettingError("groups", self.groups, allowed)
 
-    def check_arrivals(self) -> None:
-        """Refuse: a group's barycentre is of a round."""
-        Method.check_arrivals(self)
+    arrive = Method.arrive  # a group's barycentre is of a round
 
     def held(self, clients: int) -> int:
         """Return the number of the groups' models and the global one."""

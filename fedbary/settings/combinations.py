@@ -7,17 +7,11 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fedbary.attacks import OMNISCIENT, Hostile, hostile_count
-from fedbary.parts.parameters import declared, told
+from fedbary.parts.parameters import told
 from fedbary.settings.model import require_data
 from fedbary.settings.modes import Clocked, Synchronous, mode_of
-from fedbary.settings.owners import layers_of, methods, models, task_kind, unused_by
-from fedbary.settings.task_words import (
-    OfAdapters,
-    OfClasses,
-    OfGuarantees,
-    OfImages,
-    OfRows,
-)
+from fedbary.settings.owners import layers_of, methods, task_kind
+from fedbary.settings.task_words import OfAdapters, OfClasses, OfGuarantees, OfRows
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
@@ -37,7 +31,7 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
             yield "speeds", "none, uniform, lognormal, or the path of a .csv"
         elif speeds.endswith(".jsonl") and settings.mode != "async":
             yield "speeds", "no .jsonl for mode=rounds, which has no order to replay"
-    yield from _with_method(settings)
+    yield from methods()[settings.method].unfit(settings)
     layers = layers_of(settings.model)
     adapts = told(OfAdapters, settings).adapters != "none"
     if layers is not None and settings.bayesian_layers > layers and not adapts:
@@ -120,79 +114,6 @@ def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.attack in OMNISCIENT and 2 * hostile >= clients:
         allowed = f"below half of {clients} clients for {settings.attack}, the attack of a minority"
         yield "hostile_fraction", allowed
-
-
-def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
-    method, kind = f"method={settings.method}", methods()[settings.method]
-    task = task_kind(settings.task)
-    if kind.deterministic not in (None, settings.bayesian_layers == 0):
-        yield "bayesian_layers", f"{'0' if settings.bayesian_layers else '1 or more'} for {method}"
-    if kind.needs_numbers and not task.numbers:
-        yield "method", f"another for task={settings.task}: {settings.method} predicts numbers"
-    elif kind.needs_numbers and getattr(settings, "noise", "learned") != "learned":
-        yield "noise", f"learned for {method}"
-    if kind.fits_last_layer and not kind.needs_numbers and task.numbers:
-        allowed = f"another for task={settings.task}, such as ConjugateGaussian: {settings.method} "
-        yield "method", f"{allowed}predicts classes"
-    if kind.needs_softmax and not task.one_class:
-        yield "method", f"another for task={settings.task}: it needs one class an example"
-    if kind.fits_last_layer and getattr(settings, "class_weights", "none") != "none":
-        yield "class_weights", f"none for {method}, which counts every example once"
-    yield from _with_laplace(settings, "covariance" in declared(kind))
-    if getattr(settings, "epsilon", 0) and "max_norm" in declared(kind):
-        yield from _with_noise(settings)
-    if getattr(settings, "kl_weight", None) == "share" and "prior" in {
-        *unused_by(kind),
-        *declared(kind),
-    }:
-        why = "share spreads the run's prior over the clients, and the method has its own"
-        yield "kl_weight", f"a number for {method}: {why}"
-    listed = str(getattr(settings, "groups", "")).split(",")
-    if len(listed) > 1 and ":" not in listed[0] and len(listed) != settings.clients:
-        yield "groups", f"a group for each of the {settings.clients} clients, or client:group"
-    if settings.projection != "none" and kind.personalises:
-        yield "projection", f"none for {method}, whose clients have models of their own"
-    elif settings.projection != "none" and kind.remembers:
-        yield "projection", f"none for {method}: what its clients keep is no model"
-    for shared in sorted(declared(kind).keys() & models().get(settings.model, {}).keys()):
-        yield "model", f"another network for {method}: {shared} is a parameter of both"
-
-
-def _with_noise(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield settings that would let sites tell more of their examples than sums with noise."""
-    own = told(OfImages, settings)
-    if not task_kind(settings.task).private:
-        why = "its standardisation takes sums without noise"
-        yield "epsilon", f"0 for task={settings.task}: {why}"
-    elif own.normalise != "none":
-        yield "normalise", "none with epsilon: normalisation takes sums without noise"
-    if own.features != "all":
-        yield "features", "all with epsilon: a projection takes sums without noise"
-    if told(OfClasses, settings).calibrate != "none":
-        yield "calibrate", "none with epsilon: a temperature takes scores without noise"
-    if told(OfGuarantees, settings).conformal is not None:
-        yield "conformal", "none with epsilon: sets take scores without noise"
-
-
-def _with_laplace(settings: Settings, takes: bool) -> Iterator[tuple[str, str]]:
-    """Yield settings that do not fit a method with Laplace sites, or one without."""
-    laplace, method = settings.inference == "laplace", f"method={settings.method}"
-    covariance = getattr(settings, "covariance", "none")
-    if laplace and not takes:
-        yield "inference", f"another value for {method}: laplace is for method=PVI"
-    elif laplace and task_kind(settings.task).numbers:
-        yield "inference", f"another value for task={settings.task}: laplace is for classes"
-    elif laplace and settings.bayesian_layers:
-        yield "bayesian_layers", "0 for inference=laplace, which takes point weights"
-    elif laplace and settings.model in models().keys() - {"linear"}:
-        allowed = "linear, or a network of yours of which the last layer alone trains"
-        yield "model", f"{allowed}, for inference=laplace"
-    elif laplace and covariance == "none":
-        yield "covariance", "diagonal, kronecker, full or shared for inference=laplace"
-    elif takes and not laplace and covariance != "none":
-        yield "inference", f"laplace for covariance={covariance}"
-    elif takes and not laplace and settings.bayesian_layers == 0:
-        yield "bayesian_layers", f"1 or more for {method}, or inference=laplace"
 
 
 def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:
