@@ -119,20 +119,6 @@ def resume(
 
 
 @app.command()
-def tensors(run: Annotated[Path, typer.Argument(metavar="RUN")]) -> None:
-    """List the tensors of a run's model: name, shape and number of values.
-
-    RUN is the folder of a run that has ended. Example: `fedbary tensors runs/RUN`.
-    """
-    from safetensors.torch import load_file
-
-    from fedbary.runs.location import POSTERIOR
-
-    for name, tensor in load_file(run / POSTERIOR).items():
-        print(name, *tensor.shape, tensor.numel())
-
-
-@app.command()
 def replay(
     run: Annotated[Path, typer.Argument(metavar="RUN")],
     output: Annotated[
