@@ -15,10 +15,9 @@ from typing import Any
 
 from fedbary.aggregation import PARAMETERS, rule_named
 from fedbary.errors import SettingError
-from fedbary.inference import StepParameters
 from fedbary.methods._method import Arrival, Bench, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods._sites import require_room
-from fedbary.parts.parameters import Value, declared, told
+from fedbary.parts.parameters import Value, declared
 from fedbary.parts.registry import modules
 from fedbary.predictive.predictor import kind_of
 from fedbary.settings.config import Settings
@@ -71,14 +70,14 @@ def method_of(settings: Settings) -> Method:
     """
     found: dict[str, Any] = arguments_of(settings)
     if found.get("rule") in PARAMETERS:
-        found["rule"] = rule_named(found["rule"], settings)
+        found["rule"] = rule_named(found["rule"], dict(settings))
     return method_named(settings.method)(**found)
 
 
 def arguments_of(settings: Settings) -> dict[str, Value]:
     """Return the parameters of the run's method by name."""
-    own = declared(method_named(settings.method))
-    return {name: own[name].read(getattr(settings, name)) for name in own}
+    words, own = dict(settings), declared(method_named(settings.method))
+    return {name: own[name].read(words[name]) for name in own}
 
 
 def require_method(settings: Settings) -> None:
@@ -89,7 +88,7 @@ def require_method(settings: Settings) -> None:
     predictions than the server's.
     """
     method = method_of(settings)
-    method.check(settings.participants, told(StepParameters, settings).local_epochs)
+    method.check(settings.participants, settings.local.local_epochs)
     if settings.mode == "async":
         method.check_arrivals()
     if method.needs_bench and settings.server_fraction == 0:
@@ -100,7 +99,7 @@ def require_method(settings: Settings) -> None:
         allowed = f"another value for {settings.method}; methods whose networks predict together: "
         allowed += ", ".join(have)
         raise SettingError("predictive", settings.predictive, allowed)
-    calibrate = told(OfClasses, settings).calibrate
+    calibrate = settings.of_task(OfClasses).calibrate
     if calibrate != "none" and not _is_scored_whole(method):
         allowed = (
             f"none for {settings.method}: its clients have only a part of the networks that predict"

@@ -286,12 +286,11 @@ class Method(Checked):
         cls.personalises = cls.personal is not Method.personal
         cls.shows = cls.show is not Method.show
 
-    @classmethod
-    def unfit(cls, run: Settings) -> Unfit:
+    def unfit(self, run: Settings) -> Unfit:
         """Yield the settings of a run that do not fit the method, each with what is allowed."""
-        for kind in cls.__mro__:
+        for kind in type(self).__mro__:
             for condition in vars(kind).get("conditions", ()):
-                yield from condition(cls, run)
+                yield from condition(self, run)
 
     def check(self, clients: int, epochs: int) -> None:
         """Raise a SettingError if rounds of so many clients and epochs do not do for the method."""

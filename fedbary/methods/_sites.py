@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import ClassVar
 from urllib.parse import quote
 
 import torch
@@ -26,10 +27,9 @@ from fedbary.aggregation.covariance import unpacked
 from fedbary.aggregation.sums import under
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior, gaussian_pairs
-from fedbary.inference import PosteriorParameters
 from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Momentum, Vectors
-from fedbary.methods._conditions import Unfit
+from fedbary.methods._conditions import Conditions, Unfit
 from fedbary.methods._method import (
     Arrival,
     Fitted,
@@ -45,7 +45,6 @@ from fedbary.methods._method import (
     weighted_mean,
 )
 from fedbary.methods._server_steps import along_points
-from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.settings.config import Settings
 
@@ -214,10 +213,10 @@ LEAST_CAVITY_PRECISION = 1e-6
 """The least precision of a cavity: a standard deviation of 1000."""
 
 
-def acting_prior(kind: type[Method], run: Settings) -> Unfit:
+def acting_prior(method: Method, run: Settings) -> Unfit:
     """Refuse a weight of the prior under which it would not act."""
-    if told(PosteriorParameters, run).kl_weight == 0:
-        yield "kl_weight", f"above 0 for method={kind.name}"
+    if run.local.kl_weight == 0:
+        yield "kl_weight", f"above 0 for method={method.name}"
 
 
 def require_prior(local: Local, method: str) -> None:
@@ -229,7 +228,7 @@ def require_prior(local: Local, method: str) -> None:
 class SiteMethod(Method):
     """A method of that recursion; the sites lie at the server, so clients keep nothing."""
 
-    conditions = (acting_prior,)
+    conditions: ClassVar[Sequence[Conditions]] = (acting_prior,)
 
     unused = ("prior", "prior_std")
 

@@ -45,7 +45,7 @@ from fedbary.methods._method import (
     whose,
 )
 from fedbary.methods._sites import ROUNDING, scatter
-from fedbary.parts.parameters import Count, NotNegative, told
+from fedbary.parts.parameters import Count, NotNegative
 from fedbary.predictive import Predictive
 from fedbary.predictive.mahalanobis import Background
 from fedbary.predictive.networks import evaluation
@@ -200,12 +200,12 @@ class LastLayer(NamedTuple):
     background: Background | None = None
 
 
-def of_last_layer(kind: type[Method], run: Settings) -> Unfit:
+def of_last_layer(method: Method, run: Settings) -> Unfit:
     """Refuse weights of examples, and adapters, which would train below the head."""
-    if getattr(run, "class_weights", "none") != "none":
-        yield "class_weights", f"none for method={kind.name}, which counts every example once"
-    if told(OfFeatures, run).backbone != "none" and told(OfAdapters, run).adapters != "none":
-        yield "adapters", f"none for method={kind.name}, which fits the last layer alone"
+    if dict(run).get("class_weights", "none") != "none":
+        yield "class_weights", f"none for method={method.name}, which counts every example once"
+    if run.of_task(OfFeatures).backbone != "none" and run.of_task(OfAdapters).adapters != "none":
+        yield "adapters", f"none for method={method.name}, which fits the last layer alone"
 
 
 @dataclass(frozen=True)

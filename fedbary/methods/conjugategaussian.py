@@ -51,6 +51,7 @@ from fedbary.predictive.predictor import Members
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
 from fedbary.settings.owners import task_kind
+from fedbary.settings.task_words import OfNumbers
 
 PRODUCTS, DRAWS = "sums/products", "draws/"
 """The keys of a client's triangle, and of what is drawn of each tensor."""
@@ -59,12 +60,12 @@ NOISE = "log_noise_var"
 """The tensor of the network that holds the logarithm of the noise's variance."""
 
 
-def of_numbers(kind: type[Method], run: Settings) -> Unfit:
+def of_numbers(method: Method, run: Settings) -> Unfit:
     """Refuse tasks whose targets are no numbers, and networks whose noise is not one."""
     if not task_kind(run.task).numbers:
-        yield "method", f"another for task={run.task}: {kind.name} predicts numbers"
-    elif getattr(run, "noise", "learned") != "learned":
-        yield "noise", f"learned for method={kind.name}"
+        yield "method", f"another for task={run.task}: {method.name} predicts numbers"
+    elif run.of_task(OfNumbers).noise != "learned":
+        yield "noise", f"learned for method={method.name}"
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote, unquote
 
 import torch
@@ -61,6 +61,9 @@ from fedbary.parts.parameters import Count, NameList, ShareOrZero
 from fedbary.predictive import Predictive
 from fedbary.settings.config import Settings
 
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
+
 OTHERS = "others"
 """The group of clients for whom none is given."""
 
@@ -73,9 +76,9 @@ OWN = "group/"
 _MODEL, _OF = "groups/", "of/"
 
 
-def of_groups(kind: type[Method], run: Settings) -> Unfit:
+def of_groups(method: Hierarchy, run: Settings) -> Unfit:
     """Refuse a list of groups that is not one for each client."""
-    listed = str(getattr(run, "groups", "")).split(",")
+    listed = str(method.groups).split(",")
     if len(listed) > 1 and ":" not in listed[0] and len(listed) != run.clients:
         yield "groups", f"a group for each of the {run.clients} clients, or client:group"
 

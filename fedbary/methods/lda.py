@@ -57,7 +57,7 @@ from fedbary.data.digest import row_hashes
 from fedbary.data.mechanism import Release, noise_multiplier
 from fedbary.errors import SettingError
 from fedbary.methods._conditions import Unfit, one_class
-from fedbary.methods._method import Inherited, Local, Method, Tensors
+from fedbary.methods._method import Inherited, Local, Tensors
 from fedbary.methods._sites import require_counts, require_rank
 from fedbary.methods._sums import (
     FEATURES,
@@ -72,11 +72,11 @@ from fedbary.methods._sums import (
     require_near,
     sums_by_class,
 )
-from fedbary.parts.parameters import NotNegative, told
+from fedbary.parts.parameters import NotNegative
 from fedbary.predictive.mahalanobis import Background
 from fedbary.settings.config import Settings
 from fedbary.settings.owners import task_kind
-from fedbary.settings.task_words import OfClasses, OfGuarantees, OfImages
+from fedbary.settings.task_words import OfClasses, OfFeatures
 
 Delta = Annotated[float, Field(gt=0, lt=1)]
 
@@ -87,18 +87,18 @@ STRENGTHS = tuple(10 ** (step / 20) for step in range(-40, 121))
 """The values of ν − d − 1 that are tried."""
 
 
-def of_classes(kind: type[Method], run: Settings) -> Unfit:
+def of_classes(method: LDA, run: Settings) -> Unfit:
     """Refuse tasks whose targets are numbers."""
     if task_kind(run.task).numbers:
-        allowed = f"another for task={run.task}, such as ConjugateGaussian: {kind.name} "
+        allowed = f"another for task={run.task}, such as ConjugateGaussian: {method.name} "
         yield "method", f"{allowed}predicts classes"
 
 
-def of_private_sums(kind: type[Method], run: Settings) -> Unfit:
+def of_private_sums(method: LDA, run: Settings) -> Unfit:
     """Refuse with noise what would let sites tell more of their examples than their sums."""
-    if not getattr(run, "epsilon", 0):
+    if not method.epsilon:
         return
-    own = told(OfImages, run)
+    own, classes = run.of_task(OfFeatures), run.of_task(OfClasses)
     if run.rounds > 1:
         yield "rounds", "1 with epsilon: each further round would send the sums with new noise"
     if not task_kind(run.task).private:
@@ -108,9 +108,9 @@ def of_private_sums(kind: type[Method], run: Settings) -> Unfit:
         yield "normalise", "none with epsilon: normalisation takes sums without noise"
     if own.features != "all":
         yield "features", "all with epsilon: a projection takes sums without noise"
-    if told(OfClasses, run).calibrate != "none":
+    if classes.calibrate != "none":
         yield "calibrate", "none with epsilon: a temperature takes scores without noise"
-    if told(OfGuarantees, run).conformal is not None:
+    if classes.conformal is not None:
         yield "conformal", "none with epsilon: sets take scores without noise"
 
 

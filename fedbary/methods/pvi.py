@@ -57,25 +57,16 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, gaussian_pairs
 from fedbary.methods._conditions import Unfit
 from fedbary.methods._expanded import Expanded
-from fedbary.methods._method import (
-    Arrival,
-    Fitted,
-    Inherited,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-)
+from fedbary.methods._method import Arrival, Fitted, Inherited, Local, Reply, Server, Tensors
 from fedbary.methods._sites import SiteMethod
 from fedbary.parts.parameters import Positive, ShareOrZero
 from fedbary.settings.config import Settings
 from fedbary.settings.owners import models, task_kind
 
 
-def of_sites(kind: type[Method], run: Settings) -> Unfit:
+def of_sites(method: PVI, run: Settings) -> Unfit:
     """Refuse what does not fit Laplace sites, or sites of Gaussian layers."""
-    laplace, covariance = run.inference == "laplace", getattr(run, "covariance", "none")
+    laplace, covariance = run.inference == "laplace", method.covariance
     if laplace and task_kind(run.task).numbers:
         yield "inference", f"another value for task={run.task}: laplace is for classes"
     elif laplace and run.bayesian_layers:
@@ -88,7 +79,7 @@ def of_sites(kind: type[Method], run: Settings) -> Unfit:
     elif not laplace and covariance != "none":
         yield "inference", f"laplace for covariance={covariance}"
     elif not laplace and run.bayesian_layers == 0:
-        yield "bayesian_layers", f"1 or more for method={kind.name}, or inference=laplace"
+        yield "bayesian_layers", f"1 or more for method={method.name}, or inference=laplace"
 
 
 @dataclass(frozen=True)

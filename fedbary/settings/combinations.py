@@ -6,12 +6,22 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from fedbary.attacks import OMNISCIENT, Hostile, hostile_count
-from fedbary.parts.parameters import told
+from fedbary.attacks import OMNISCIENT, hostile_count
 from fedbary.settings.model import require_data
-from fedbary.settings.modes import Clocked, Synchronous, mode_of
-from fedbary.settings.owners import layers_of, methods, task_kind
-from fedbary.settings.task_words import OfAdapters, OfClasses, OfGuarantees, OfRows
+from fedbary.settings.modes import Asynchronous, Synchronous
+from fedbary.settings.owners import (
+    layers_of,
+    method_of,
+    methods,
+    task_kind,
+)
+from fedbary.settings.task_words import (
+    OfAdapters,
+    OfClasses,
+    OfGuarantees,
+    OfImages,
+    OfRows,
+)
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
@@ -21,33 +31,35 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the settings that do not fit the others, each with what is allowed."""
     if settings.min_replies > settings.participants:
         yield "min_replies", f"from 1 to the {settings.participants} clients that train in a round"
-    if settings.mode == "async":
-        yield from _without_rounds(settings)
-    speeds = told(Clocked, settings).speeds
-    if settings.mode == "rounds" and speeds == "none":
-        yield from _without_clock(told(Synchronous, settings))
-    if speeds not in ("none", "uniform", "lognormal"):
-        if not speeds.endswith((".csv", ".jsonl")):
+    pace = settings.pace
+    if isinstance(pace, Asynchronous):
+        yield from _without_rounds(settings, pace)
+    elif not pace.has_clock:
+        yield from _without_clock(pace)
+    if pace.speeds not in ("none", "uniform", "lognormal"):
+        if not pace.speeds.endswith((".csv", ".jsonl")):
             yield "speeds", "none, uniform, lognormal, or the path of a .csv"
-        elif speeds.endswith(".jsonl") and settings.mode != "async":
+        elif pace.replays and isinstance(pace, Synchronous):
             yield "speeds", "no .jsonl for mode=rounds, which has no order to replay"
-    yield from methods()[settings.method].unfit(settings)
+    yield from method_of(settings).unfit(settings)
     layers = layers_of(settings.model)
-    adapts = told(OfAdapters, settings).adapters != "none"
+    adapts = settings.of_task(OfAdapters).adapters != "none"
     if layers is not None and settings.bayesian_layers > layers and not adapts:
         allowed = f"a whole number from 0 to {layers}, the layers of model={settings.model}"
         yield "bayesian_layers", allowed
     if settings.projection != "none" and settings.holdout == 0:
         yield "projection", "none without a holdout, on which clients score"
-    calibrated = told(OfClasses, settings).calibrate == "temperature"
+    calibrated = settings.of_task(OfClasses).calibrate == "temperature"
     if calibrated and not (settings.holdout and settings.evaluate_clients):
         yield "calibrate", "none without holdout and evaluate_clients above 0: clients fit it"
     yield from _with_sets(settings)
     yield from _with_attack(settings)
     task = task_kind(settings.task)
-    told(task.Parameters, settings)
+    settings.of_task(task.Parameters)
+    words = dict(settings)
     for name in ("test_dataset", "ood_dataset"):
-        require_data(name, getattr(settings, name, "none"), settings.task)
+        if name in words:
+            require_data(name, words[name], settings.task)
     for conditions in task.conditions:
         yield from ((name, allowed) for name, fits, allowed in conditions(settings) if not fits)
     yield from _with_best(settings)
@@ -59,11 +71,11 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def has_earlier_prior(settings: Settings) -> bool:
     """Return whether the earlier run's posterior is the prior of local inference."""
-    return getattr(settings, "prior", "normal") in ("earlier", "earlier_only")
+    return settings.local.prior in ("earlier", "earlier_only")
 
 
 def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:
-    if (own := told(OfGuarantees, settings)).conformal is None:
+    if (own := settings.of_task(OfGuarantees)).conformal is None:
         return
     task = task_kind(settings.task)
     rows = issubclass(task.Parameters, OfRows)
@@ -86,9 +98,8 @@ def _without_clock(mode: Synchronous) -> Iterator[tuple[str, str]]:
         yield "deadline", "none without speeds, the virtual clock; round_timeout is real"
 
 
-def _without_rounds(settings: Settings) -> Iterator[tuple[str, str]]:
+def _without_rounds(settings: Settings, mode: Asynchronous) -> Iterator[tuple[str, str]]:
     """Yield settings that do not fit runs without rounds."""
-    mode = mode_of(settings)
     at_work = mode.concurrency or settings.clients
     if at_work > settings.clients:
         yield "concurrency", f"none, or from 1 to the {settings.clients} clients"
@@ -100,15 +111,13 @@ def _without_rounds(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "attack", "another attack for mode=async: this one sees the replies of a round"
     if settings.projection != "none":
         yield "projection", "none for mode=async"
-    if getattr(settings, "noise", "none") == "cross":
-        yield "noise", "another value for mode=async: cross shows clients the networks of a round"
 
 
 def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:
-    if settings.attack == "none":
+    if (attack := settings.hostile) is None:
         return
     clients = settings.clients
-    hostile = hostile_count(told(Hostile, settings).hostile_fraction, clients)
+    hostile = hostile_count(attack.hostile_fraction, clients)
     if hostile == 0:
         yield "hostile_fraction", f"at least 1/{clients}: one of the {clients} clients"
     if settings.attack in OMNISCIENT and 2 * hostile >= clients:
@@ -127,7 +136,7 @@ def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:
     clients_validate = settings.holdout > 0 and settings.evaluate_clients == 1
     if not (settings.server_validates or clients_validate):
         yield "keep_best", f"none without validation data, which {_validation(settings)} gives"
-    calibrated = told(OfClasses, settings).calibrate == "temperature"
+    calibrated = settings.of_task(OfClasses).calibrate == "temperature"
     if calibrated and settings.evaluate_clients != 1:
         yield "evaluate_clients", "1 for keep_best with calibrate=temperature, fitted every round"
     if settings.projection != "none" or methods()[settings.method].personalises:
@@ -149,12 +158,13 @@ def _validation(settings: Settings) -> str:
 
 
 def _without_data(settings: Settings) -> Iterator[tuple[str, str]]:
+    words = dict(settings)
     for key in ("classes", "input_shape"):
-        if getattr(settings, key, "") == "auto":
+        if words.get(key) == "auto":
             yield key, "not auto where dataset is none"
-    if getattr(settings, "ood_dataset", "none") != "none":
+    if settings.of_task(OfClasses).ood_dataset != "none":
         yield "ood_dataset", "none where dataset is none"
-    if getattr(settings, "corruptions", False):
+    if settings.of_task(OfImages).corruptions:
         yield "corruptions", "false where dataset is none"
     if settings.train_fraction < 1:
         yield "train_fraction", "1 where dataset is none"
