@@ -192,11 +192,7 @@ MOST = 40.0
 
 def log_vars_of(tensors: Tensors) -> dict[str, Tensor]:
     """Return the log-variances by the names of the weights, held to ±`MOST`."""
-    return {
-        name.removeprefix(LOG_VARS): tensor.clamp(-MOST, MOST)
-        for name, tensor in tensors.items()
-        if name.startswith(LOG_VARS)
-    }
+    return {name: t.clamp(-MOST, MOST) for name, t in under(LOG_VARS, tensors).items()}
 
 
 def named_around(log_vars: Tensors) -> dict[str, Tensor]:

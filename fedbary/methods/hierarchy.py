@@ -55,7 +55,7 @@ from fedbary.aggregation.tensors import new_empty
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods._conditions import Unfit
-from fedbary.methods._method import Local, Method, Reply, Server, Tensors
+from fedbary.methods._method import Local, Method, Reply, Server, Tensors, of_client
 from fedbary.methods.barycentre import Barycentre
 from fedbary.parts.parameters import Count, NameList, ShareOrZero
 from fedbary.predictive import Predictive
@@ -193,8 +193,7 @@ class Hierarchy(Barycentre):
         state = {**server.state}
         for group, of in own.items():
             model, _ = barycentre(replace(server, empty=new_empty), of)
-            prefix = f"{_MODEL}{quote(group, safe='')}/"
-            state |= {prefix + name: t for name, t in self._towards(found, model).items()}
+            state |= of_client(_MODEL, group, self._towards(found, model))
         for client, group in group_of.items():
             state[_OF + quote(client, safe="")] = torch.tensor(self._labels.index(group))
         return found, state
