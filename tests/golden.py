@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import yaml
-from every_method import KINDS, few
+from every_method import KINDS, OF_NUMBERS, few
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -53,7 +53,7 @@ ASYNCHRONOUS = {"mode": "async", "speeds": "uniform", "rounds": 4, "buffer": 2}
 
 def _of_method(name: str) -> Words:
     method = METHODS[name]
-    words = {**(NUMBERS if method.needs_numbers else TABLE), "method": name, **few(name)}
+    words = {**(NUMBERS if name in OF_NUMBERS else TABLE), "method": name, **few(name)}
     if "particles" in words:
         words["lr"] = 0.003
     if method.needs_bench:

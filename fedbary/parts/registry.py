@@ -62,7 +62,7 @@ def predictors() -> Mapping[str, str]:
 @cache
 def words() -> tuple[str, ...]:
     """Return the names of all parts' parameters, in order: fields of classes below `Checked`."""
-    rooms = ("aggregation", "attacks", "data", "inference", "methods", "methods/shared", "models")
+    rooms: tuple[str, ...] = ("aggregation", "attacks", "data", "inference", "methods", "models")
     rooms += ("predictive", "runs/tracking", "settings", "tasks")
     texts = (f.read_text("utf-8") for room in rooms for f in (_PACKAGE / room).glob("*.py"))
     found = [own for text in texts for own in _CLASS.findall(text)]

@@ -10,14 +10,7 @@ from pydantic import Field
 
 from fedbary.data.forms import require_backbone
 from fedbary.data.image_layout import parse_classes, parse_shape
-from fedbary.parts.parameters import (
-    Checked,
-    Count,
-    InsideUnit,
-    NameList,
-    Number,
-    Positive,
-)
+from fedbary.parts.parameters import Checked, Count, InsideUnit, NameList, Number, Positive
 
 Idle = Mapping[str, tuple[str, object, str]]
 """Settings that another setting's value makes ineffective, each with both and the value of use."""

@@ -33,7 +33,6 @@ from fedbary.predictive.regression import NoiseSums, RegressionStandardiser, noi
 from fedbary.runs import schema
 from fedbary.scores.regression import SCORES, score
 from fedbary.settings.config import Settings
-from fedbary.settings.owners import methods
 from fedbary.settings.task_words import OfNumbers
 from fedbary.tasks import _failing, _sums
 from fedbary.tasks._rows import Rows
@@ -81,8 +80,6 @@ def of_numbers(settings: Settings) -> Iterator[Condition]:
     yield "inference", not clamped, "another local method: only the CNN clamps log-variances"
     yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"
     name, noise = settings.strategy, own.noise
-    fits = noise == "learned" or not methods()[settings.method].needs_numbers
-    yield "noise", fits, f"learned for method={settings.method}"
     of_rounds = noise != "cross" or settings.mode == "rounds"
     shown = "another value for mode=async: cross shows clients the networks of a round"
     yield "noise", of_rounds, shown

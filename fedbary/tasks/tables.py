@@ -32,7 +32,6 @@ from fedbary.scores import tables as scores
 from fedbary.scores.metrics import Roc
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
-from fedbary.settings.owners import methods
 from fedbary.settings.task_words import OfClasses, OfRows
 from fedbary.tasks import _beyond, _classes, _sums
 from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
@@ -79,10 +78,6 @@ def of_rows(settings: Settings) -> Iterator[Condition]:
     flat = settings.model not in ("cnn", "resnet20")
     yield "model", flat, "mlp, linear or a network of yours for tables"
     yield "dataset", settings.dataset != "none", "the server's own table for task=tables"
-    weighs = settings.of_task(OfLabelledRows).class_weights != "none"
-    by_count = not (weighs and methods()[settings.method].fits_last_layer)
-    allowed = f"none for method={settings.method}, which counts every example once"
-    yield "class_weights", by_count, allowed
 
 
 class Tables(Rows, Classes):
