@@ -186,7 +186,7 @@ def train(message: Message, context: Context) -> Message:
     fitted = job.client(request, model).fit(request, seed)
     if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):
         allowed = "perhaps a smaller value: training diverged, and weights are not finite"
-        raise SettingError("lr", node.settings.local.lr, allowed)
+        raise SettingError("lr", dict(node.settings).get("lr", "none"), allowed)
     metrics: dict[str, int | float] = {
         "num-examples": len(shard.y),
         "train-seconds": time.perf_counter() - start,

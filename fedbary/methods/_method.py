@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from fedbary.gaussian import Factor, Posterior
 from fedbary.inference import Local
 from fedbary.parts.parameters import Checked
 from fedbary.predictive import Predictive, Predictor
+
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,6 +283,10 @@ class Method(Checked):
         """Name the method."""
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
+
+    def conditions(self, settings: Settings) -> Iterator[tuple[str, bool, str]]:
+        """Yield settings of a run, whether each fits the method, and what is allowed."""
+        yield from ()
 
     def check(self, clients: int, epochs: int) -> None:
         """Raise a SettingError if rounds of so many clients and epochs do not do for the method."""

@@ -41,10 +41,10 @@ Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered Federate
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote, unquote
 
 import torch
@@ -58,6 +58,9 @@ from fedbary.methods._method import Local, Method, Reply, Server, Tensors
 from fedbary.methods.barycentre import Barycentre
 from fedbary.parts.parameters import Count, NameList, ShareOrZero
 from fedbary.predictive import Predictive
+
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
 
 OTHERS = "others"
 """The group of clients for whom none is given."""
@@ -132,6 +135,13 @@ class Hierarchy(Barycentre):
         if not self._given:
             return [str(j + 1) for j in range(int(self.groups))]
         return [*sorted({*self._given.values()} - {OTHERS}), OTHERS]
+
+    def conditions(self, settings: Settings) -> Iterator[tuple[str, bool, str]]:
+        """Yield that groups without names are as many as clients."""
+        listed = str(self.groups).split(",")
+        named = len(listed) == 1 or ":" in listed[0]
+        allowed = f"a group for each of the {settings.clients} clients, or client:group"
+        yield "groups", named or len(listed) == settings.clients, allowed
 
     def check(self, clients: int, epochs: int) -> None:
         """Refuse more groups to find than there are replies."""

@@ -336,7 +336,8 @@ class Task(ABC):
 
     def pictures(self, prediction: Any, facts: Facts) -> Iterable[tuple[str, Figure]]:
         """Yield pictures of the final model's predictions, each with its file's name."""
-        return ()
+        scored = self.scored_by_clients(facts)
+        return () if scored is None else self.judgement(prediction, scored[1], "Final global model")
 
     # After the run
 
@@ -401,6 +402,6 @@ class Task(ABC):
     def judged(self, prediction: Any, y: Tensor) -> dict[str, float]:
         """Score a prediction of examples whose targets are known."""
 
-    def judgement(self, prediction: Any, y: Tensor) -> Iterable[tuple[str, Figure]]:
-        """Yield pictures of such a prediction, each with its file's name."""
+    def judgement(self, prediction: Any, y: Tensor, title: str) -> Iterable[tuple[str, Figure]]:
+        """Yield pictures of such a prediction under a title, each with its file's name."""
         return ()

@@ -170,7 +170,7 @@ def read_earlier_run(settings: Settings, facts: str) -> EarlierRun | None:
         require_ended(folder)
         before = read_settings(folder)
         for name in SEEN_ALIKE:
-            mine, theirs = getattr(settings, name, None), before.get(name)
+            mine, theirs = dict(settings).get(name), before.get(name)
             if None not in (mine, theirs) and mine != theirs:
                 raise SettingError(name, mine, f"{theirs}, as in {folder}, where the run starts")
         number = result_line(read_rounds(folder))[ROUND]
