@@ -1,6 +1,5 @@
 """Rows of one's own: those that go to a person, digits of numbers, groups, absent targets."""
 
-import csv
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -8,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
+from runs_of import rows
 
 import fedbary
 from fedbary.commands.use import evaluate, predict
@@ -42,11 +42,6 @@ def runs(tmp_path_factory):
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def rows(path="predictions.csv"):
-    with Path(path).open() as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize("task", ["tables", "regression"])
