@@ -1,6 +1,5 @@
 """Rows of one's own: those that go to a person, digits of numbers, groups, absent targets."""
 
-import csv
 import math
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from hypothesis import given
+from runs_of import rows
 
 import fedbary
 from fedbary.commands.use import evaluate, predict
@@ -44,11 +44,6 @@ def runs(tmp_path_factory):
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def rows(path="predictions.csv"):
-    with Path(path).open() as file:
-        return list(csv.DictReader(file))
 
 
 def test_a_column_without_spread_in_training_moves_no_prediction_and_is_said(here, capsys):
