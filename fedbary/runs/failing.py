@@ -119,9 +119,7 @@ def _lasts(spell: Sequence[bool], patience: int) -> bool:
 
 
 def _cures(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield settings that may help; more rounds only where no earlier round was better."""
-    if hasattr(settings, "lr"):
-        yield f"lr={settings.lr / 3:.1g}"
+    """Yield settings that may help, the step last; more rounds only if none before was better."""
     sees_pixels = getattr(settings, "adapters", "none") == "none"
     pixels_as_are = getattr(settings, "normalise", "") == "none" and sees_pixels
     if hasattr(settings, "input_shape") and pixels_as_are:
@@ -134,6 +132,8 @@ def _cures(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
         yield "partition=iid"
     if best is None:
         yield f"rounds={2 * settings.rounds}"
+    if hasattr(settings, "lr"):
+        yield f"lr={settings.lr / 3:.1g}"
 
 
 def _returns(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
@@ -149,15 +149,15 @@ def _returns(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str
 
 
 def _remedies(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield settings that may catch up with a linear model, each as on a command line."""
+    """Yield settings that may catch up with a linear model, the step last."""
     lr = getattr(settings, "lr", None)
     if lr is None:
         yield "another method (fedbary explain lists them)"
         return
+    if settings.model != "linear":
+        images = hasattr(settings, "input_shape")
+        yield "model=linear bayesian_layers=1" if images else "model=linear"
     if best is None:
         yield f"rounds={2 * settings.rounds}"
         yield f"lr={3 * lr:.1g}"
     yield f"lr={lr / 3:.1g}"
-    if settings.model != "linear":
-        images = hasattr(settings, "input_shape")
-        yield "model=linear bayesian_layers=1" if images else "model=linear"
