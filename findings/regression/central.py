@@ -24,7 +24,7 @@ from fedbary.inference import Local, Training
 from fedbary.inference.variational import fit
 from fedbary.launching.app import app_folder
 from fedbary.models.mlp import Parameters
-from fedbary.parts.parameters import told
+from fedbary.parts.parameters import parameters_of
 from fedbary.predictive.networks import drawn
 from fedbary.predictive.prediction import Forecast
 from fedbary.predictive.predictor import forecast
@@ -185,7 +185,9 @@ def central(runs: Iterable[Settings], results: Path) -> pd.DataFrame:
     rows = pd.read_csv(file).to_dict("records") if file.exists() else []
     done = {(row["dataset"], row["split"], row["method"]) for row in rows}
     points = {
-        (Path(run.dataset).name, told(OfRows, run).split): run for run in runs if run.model == "mlp"
+        (Path(run.dataset).name, run.of_task(OfRows).split): run
+        for run in runs
+        if run.model == "mlp"
     }
     results.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
@@ -205,13 +207,13 @@ def _fitted(settings: Settings, name: str) -> dict[str, object]:
     standardiser = RegressionStandardiser.from_sums(Sums.of(columns, Sums.of(columns).mean))
     data = standardiser.features(x), standardiser.target(y), standardiser.features(x_new)
     start = time.perf_counter()
-    hidden = told(Parameters, settings).hidden_units
+    hidden = parameters_of(Parameters, dict(settings)).hidden_units
     found = METHODS[name](*data, hidden, task.seed("central"))
     seconds = time.perf_counter() - start
     scores = score(standardiser.restore(found), y_new)
     point = {
         "dataset": Path(settings.dataset).name,
-        "split": told(OfRows, settings).split,
+        "split": settings.of_task(OfRows).split,
         "method": name,
     }
     used = {"hidden_units": hidden, "evaluate_on": settings.evaluate_on, "seed": settings.seed}

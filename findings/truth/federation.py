@@ -11,9 +11,7 @@ from torch import Tensor
 from fedbary.data import deal
 from fedbary.data.deal import Shard
 from fedbary.inference import Local, Training, local_method
-from fedbary.inference._parameters import PosteriorParameters, lr_in
 from fedbary.methods import Method, Reply, Server, method_of
-from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
@@ -63,17 +61,18 @@ class Federation:
 
     def local(self, client: int) -> Local:
         """Return a client's part in the round."""
-        shard, by = self.shards[client], told(PosteriorParameters, self.settings)
+        shard, by = self.shards[client], self.settings.local
         share = by.kl_weight == "share"
         training = Training(
-            epochs=by.local_epochs, batch_size=by.batch_size, lr=lr_in(self.settings, self.round),
+            epochs=by.local_epochs, batch_size=by.batch_size,
+            lr=by.lr_in(self.round, self.settings.rounds),
             momentum=by.momentum, weight_decay=by.weight_decay, max_grad_norm=by.max_grad_norm,
             log_var_lr=by.log_var_lr,
             kl_weight=len(shard.y) / self.examples if share else float(by.kl_weight),
         )  # fmt: skip
         return Local(
             self.network, shard.x, shard.y, self.task.loss({}),
-            local_method(self.settings.inference, self.settings), training,
+            local_method(self.settings.inference, dict(self.settings)), training,
             by.prior_std,
             self.round, self.task.seed("train", client, self.round),
             share=len(shard.y) * len(self.shards) / self.examples,
