@@ -209,7 +209,9 @@ class Regression(Rows):
         line |= _failing.numbers_failing(scores["rmse"], targets)
         if outcome.round and schema.FAILING not in line:
             line |= _failing.numbers_behind(self.held, self.deal, prediction, targets)
-        return Scored(scores, line, prediction)
+        rows = RegressionStandardiser(**facts).features(x)
+        causes = _failing.causes_in_columns(rows, self.signature().features)
+        return Scored(scores, _failing.with_causes(line, causes), prediction)
 
     def said(self, scores: Mapping[str, float]) -> str:
         """Return NLL, RMSE and coverage."""

@@ -33,7 +33,7 @@ from fedbary.scores.metrics import Roc
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfClasses, OfRows
-from fedbary.tasks import _beyond, _classes, _sums
+from fedbary.tasks import _beyond, _classes, _failing, _sums
 from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
 from fedbary.tasks._classes import Classes, predicts_classes
 from fedbary.tasks._network import network
@@ -228,6 +228,13 @@ class Tables(Rows, Classes):
         """Return rows standardised."""
         scale = Standardiser(facts["mean"], facts["std"], facts.get("fill"))
         return scale.features(x).to(torch_device(self.settings))
+
+    def causes(
+        self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor
+    ) -> Iterator[str]:
+        """Yield causes in the labels, and in the columns."""
+        yield from super().causes(outcome, prediction, x, y)
+        yield from _failing.causes_in_columns(x, self.signature().features)
 
     def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
         """Return accuracy, NLL, ECE, Brier score, AUROC and sensitivity."""
