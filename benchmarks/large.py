@@ -39,10 +39,7 @@ import server_app
 from client_app import app
 from fedbary.data.batches import inputs
 from fedbary.data.sites import site_from
-from fedbary.inference import StepParameters
-from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings, parse_overrides, resolve
-from fedbary.settings.modes import Synchronous
 from fedbary.tasks import task_of
 from server_app.engine.inline import InlineGrid
 from strategies.method_strategy import METHOD_KEY
@@ -52,7 +49,7 @@ MIB = 2**20
 
 def per_round(settings: Settings) -> int:
     """Return the number of clients that train in a round."""
-    return round(settings.clients * told(Synchronous, settings).participation)
+    return settings.participants
 
 
 class TimedGrid(InlineGrid):
@@ -170,7 +167,7 @@ def pfls(settings: Settings) -> None:
         )
         return Dataset(raw_data=[inputs(shard.x), shard.y], user_id=str(user))
 
-    network, by = Network(), told(StepParameters, settings)
+    network, by = Network(), settings.local
     model = PyTorchModel(
         network,
         local_optimizer_create=partial(torch.optim.SGD, momentum=by.momentum),

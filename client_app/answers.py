@@ -21,7 +21,6 @@ from client_app.discretion import Withheld, discretion
 from client_app.node import Job, job_of
 from fedbary.errors import SettingError
 from fedbary.methods import method_of
-from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import QUESTION, SIZES
 from fedbary.predictive.projection import STRENGTHS, projected
@@ -85,7 +84,7 @@ def kinds_told(job: Job, question: str) -> set[str]:
     """Return the words of `withhold` that forbid the answer to a question."""
     if question not in (QUESTION, SIZES):
         return {"label-counts"} if job.task.counts_classes else set()
-    by_class = told(OfGuarantees, job.node.settings).conformal_by == "class"
+    by_class = job.node.settings.of_task(OfGuarantees).conformal_by == "class"
     return {"scores", "label-counts"} if by_class else {"scores"}
 
 
@@ -187,7 +186,7 @@ def train(message: Message, context: Context) -> Message:
     fitted = job.client(request, model).fit(request, seed)
     if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):
         allowed = "perhaps a smaller value: training diverged, and weights are not finite"
-        raise SettingError("lr", getattr(node.settings, "lr", "none"), allowed)
+        raise SettingError("lr", dict(node.settings).get("lr", "none"), allowed)
     metrics: dict[str, int | float] = {
         "num-examples": len(shard.y),
         "train-seconds": time.perf_counter() - start,

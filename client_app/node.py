@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -12,14 +12,13 @@ from flwr.app import Context, Message
 from torch import Tensor, nn
 
 from fedbary import Posterior
-from fedbary.attacks import ATTACKS, Attack, attack_named, hostile_clients
+from fedbary.attacks import Attack, hostile_clients
 from fedbary.data.deal import Shard
 from fedbary.data.forms import user_path
 from fedbary.data.sites import Site, site_from
 from fedbary.data.unchanged import one_state
-from fedbary.inference import PosteriorParameters, Prior, Training, local_method, lr_in
+from fedbary.inference import Prior, Training, local_method
 from fedbary.methods import Fitted
-from fedbary.parts.parameters import told
 from fedbary.runs.location import CLIENTS
 from fedbary.runs.own_code import require_same_code
 from fedbary.runs.released import take_released
@@ -27,8 +26,8 @@ from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import Signature, Task, task_of
 from strategies.answering import Request
-from strategies.asking import COUNTED_KEY, EXAMPLES_KEY
 from strategies.client import Client
+from strategies.federation import COUNTED_KEY, EXAMPLES_KEY
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,14 @@ class Node:
     def training(self, request: Request, examples: int) -> Training:
         """Return the training of a local method on so many examples in a message's round."""
         # With max_weight_ratio all examples are bounded counts, and a site may hold more than all.
-        by, kl_weight = self._told, self._told.kl_weight
+        by, kl_weight = self.settings.local, self.settings.local.kl_weight
         if not isinstance(kl_weight, float):
             share = examples / int(request.config[EXAMPLES_KEY])  # type: ignore[arg-type]
             kl_weight = share if share < 1 else 1.0
         return Training(
             epochs=by.local_epochs,
             batch_size=by.batch_size,
-            lr=lr_in(self.settings, request.round),
+            lr=by.lr_in(request.round, self.settings.rounds),
             momentum=by.momentum,
             weight_decay=by.weight_decay,
             max_grad_norm=by.max_grad_norm,
@@ -62,15 +61,10 @@ class Node:
         Before the first counted round there is no such posterior, only the untrained start. An
         earlier run's posterior comes with the message.
         """
-        held = self._told
+        held = self.settings.local
         if held.prior != "global" or request.config.get(COUNTED_KEY, 0) == 0:
             return held.prior_std
         return Posterior.from_state_dict(request.received)
-
-    @cached_property
-    def _told(self) -> PosteriorParameters:
-        """Parameters of local methods; the defaults if no method uses them."""
-        return told(PosteriorParameters, self.settings)
 
     @property
     def keeps_in(self) -> Path | None:
@@ -96,10 +90,9 @@ class Node:
         A site with data of its own never attacks, whatever the settings say. With an omniscient
         attack it sends its own fit, which the simulation's server replaces.
         """
-        settings, site = self.settings, self.site
-        if settings.attack not in ATTACKS:
+        settings, site, attack = self.settings, self.site, self.settings.hostile
+        if not isinstance(attack, Attack):
             return fitted
-        attack: Attack = attack_named(settings.attack, settings)
         hostile = hostile_clients(attack.hostile_fraction, site.partitions, settings.seed)
         if site.partition not in hostile:
             return fitted
@@ -162,7 +155,7 @@ class Job:
             y,
             node.training(request, len(y)),
             nll=self.task.loss(self.facts),
-            inference=local_method(node.settings.inference, node.settings),
+            inference=local_method(node.settings.inference, dict(node.settings)),
             prior=node.prior(request),
             augment=self.task.augments(node.site),
             raw=self.raw,

@@ -23,6 +23,7 @@ from fedbary.figures.sheet import GREEN, SKY
 from fedbary.parts.imports import called_function
 from fedbary.parts.parameters import Checked, InsideUnit
 from fedbary.scores.metrics import Roc
+from fedbary.scores.tables import left_out
 from fedbary.tasks import Classes
 
 
@@ -41,7 +42,7 @@ class OfLabels(Checked):
 
 def of_labels(settings):
     """Yield conditions on settings."""
-    bound = getattr(settings, "covariance", "none") == "shared"
+    bound = dict(settings).get("covariance") == "shared"
     yield "covariance", not bound, "another value: shared is a bound for one softmax"
 
 
@@ -93,9 +94,18 @@ class MultiLabel(Classes):
         """Return macro F1 and AUROC beside the decisions' scores."""
         yes = prediction.probs[..., 1]
         y = y.to(yes.device)
-        found = (yes > self.settings.threshold).long()
+        found = (yes > self.settings.of_task(OfLabels).threshold).long()
         macro = {"f1": macro_f1(found, y), "auroc": macro_auroc(yes, y)}
         return {**super().judged(prediction, y), **macro}
+
+    def advice(self, found, facts):
+        """Return the labels that the AUROC leaves out."""
+        if found.prediction is None:
+            return []
+        labels = self.scored_by_clients(facts)[1]
+        curves = curves_of(found.prediction.probs[..., 1], labels)
+        gone = left_out(dict(zip(self.held.classes, curves, strict=True)))
+        return [gone] if gone else []
 
     def said(self, scores):
         """Return macro F1 and AUROC and the decisions' scores."""
@@ -107,7 +117,7 @@ class MultiLabel(Classes):
     def answers(self, prediction, signature):
         """Return the labels found, each one's probability, and summed uncertainties in nats."""
         yes, names = prediction.probs[..., 1].double().cpu().numpy(), np.array(signature.classes)
-        found = [", ".join(names[row]) for row in yes > self.settings.threshold]
+        found = [", ".join(names[row]) for row in yes > self.settings.of_task(OfLabels).threshold]
         return {
             "labels": np.array(found, dtype=object),
             **{f"p({name})": yes[:, k] for k, name in enumerate(signature.classes)},
@@ -149,8 +159,12 @@ def macro_f1(predicted, labels):
 
 def macro_auroc(probs, labels):
     """Return the mean over the labels of the AUROC; a label that all or none have is left out."""
-    found = [Roc.of(p, y == 1).auroc for p, y in zip(probs.T, labels.T, strict=True)]
-    return float(torch.tensor(found).nanmean())
+    return float(torch.tensor([curve.auroc for curve in curves_of(probs, labels)]).nanmean())
+
+
+def curves_of(probs, labels):
+    """Return the ROC curve of each label."""
+    return [Roc.of(p, y == 1) for p, y in zip(probs.T, labels.T, strict=True)]
 
 
 def pairs():

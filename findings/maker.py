@@ -19,7 +19,15 @@ from scipy import optimize, stats
 
 from fedbary.figures.sheet import BLUE, DPI, GREEN, GREY, ORANGE, RED, SKY, open_frame, sheet
 from fedbary.report.document import markdown_table, write_small
-from fedbary.report.results import Metric, differences, p_value
+from fedbary.report.results import (
+    SIGNED_RANK,
+    Metric,
+    better,
+    difference,
+    differences,
+    p_value,
+    shares,
+)
 from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table, result_rows
 
@@ -30,8 +38,10 @@ SEED = ("seed",)
 AT_T = Metric("nll", "NLL at T")
 EPISTEMIC = Metric("uncertainty.epistemic", "epistemic, nats", 1, 4)
 
-COLOURS = dict(zip(("RKLB", "LDA", "Ridge", "sites", "FedAvg", "SCAFFOLD", "one place"),
-                   (BLUE, BLUE, SKY, GREEN, RED, ORANGE, GREY), strict=True))  # fmt: skip
+COLOURS = {
+    "RKLB": BLUE, "LDA": BLUE, "Ridge": SKY, "sites": GREEN, "FedAvg": RED, "SCAFFOLD": ORANGE,
+    "adapters": SKY, "Gaussian": GREEN, "one place": GREY,
+}  # fmt: skip
 """The lines of pictures, by what they show."""
 
 Column = Metric | tuple[str, Callable[[Any], str]]
@@ -157,6 +167,16 @@ def of(label: str, metric: Metric, **values: object) -> Column:
     return label, lambda runs: _cell(metric, where(runs, **values))
 
 
+def mean(label: str, metric: Metric, **values: object) -> Column:
+    """Return the column of the mean of a metric of those runs that have some values; no spread."""
+
+    def shown(runs: pd.DataFrame) -> str:
+        found = metric.scale * where(runs, **values)[metric.column]
+        return f"{found.mean():.{metric.decimals}f}" if len(found) else "–"
+
+    return label, shown
+
+
 def tried(rows: pd.DataFrame, varied: str, score: str) -> str:
     """Return the mean score of each value of a setting, behind the value."""
     means = rows.groupby(varied)[score].mean()
@@ -171,12 +191,14 @@ def cells(head: str | Sequence[str], heads: Sequence[str], rows: Any) -> str:
 def effect(label: str | Metric) -> Column:
     """Return the column of differences with their 95 % intervals."""
     name = label.label if isinstance(label, Metric) else label
-    return f"{name} [95 %]", lambda found: found.metric.difference(found)
+    return f"{name} [95 %]", difference
 
 
 P: Column = "p, t-test", lambda found: p_value(found.t_test)
 HOLM: Column = "p, Holm", lambda found: p_value(found.holm)
 P_AND_HOLM = (P, HOLM)
+BETTER: Column = "first better", better
+RANKS = ("p, Wilcoxon", lambda found: p_value(found.wilcoxon)), (SIGNED_RANK, shares)
 SEEDS: Column = "seeds", lambda found: f"{found.pairs}"
 
 
@@ -233,6 +255,24 @@ def course(axes: Axes, x: pd.Series, values: pd.Series, spread: str = "", **look
         axes.fill_between(
             mean.index, groups.min(), groups.max(), color=look["color"], alpha=0.2, linewidth=0
         )
+
+
+def courses(
+    axes: Axes, rows: pd.DataFrame, side: str, names: Mapping[str, str], x: str, metric: Metric,
+    spread: str = "", **look: Any,
+) -> None:  # fmt: skip
+    """Draw the course of a metric, a line for each of some named values of a column."""
+    for value, name in names.items():
+        own = where(rows, **{side: value})
+        of_it = {"color": COLOURS[value], "label": name, **look}
+        course(axes, own[x], metric.scale * own[metric.column], spread, **of_it)
+    axes.set_ylabel(metric.label)
+
+
+def zoom(axes: Axes, values: pd.Series) -> None:
+    """Show the range of some values."""
+    margin = 0.05 * (values.max() - values.min())
+    axes.set_ylim(values.min() - margin, values.max() + margin)
 
 
 def log_ticks(axes: Axes, ticks: Iterable[float], labels: Iterable[str] = ()) -> None:

@@ -12,7 +12,6 @@ import torch
 
 from fedbary.figures.run_pictures import set_size_picture
 from fedbary.figures.spared import spared
-from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import (
     BINS,
@@ -23,7 +22,6 @@ from fedbary.predictive.conformal import (
     Thresholds,
     believed,
     bounded,
-    examples_needed,
     least_coverage,
     together,
 )
@@ -60,7 +58,7 @@ def calibrate(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[
     config
         Entries of every message beside its arrays.
     """
-    settings, level = recorder.settings, told(OfGuarantees, recorder.settings).conformal
+    settings, level = recorder.settings, recorder.settings.of_task(OfGuarantees).conformal
     if level is None:
         return
     signature = recorder.task.signature()
@@ -187,7 +185,7 @@ def _tested(
     parts = {"all": torch.ones(len(hits), dtype=torch.bool)}
     parts |= {f"class={name}": y.cpu() == k for k, name in enumerate(signature.classes)}
     if rows is not None:
-        by_column = told(OfGuarantees, settings).conformal_by
+        by_column = settings.of_task(OfGuarantees).conformal_by
         names = enumerate(row_names(settings, signature))
         parts |= {f"{by_column}={name}": rows == k for k, name in names}
     called = "set_size" if signature.classes else "width"
@@ -204,12 +202,8 @@ def _say(
     names: Sequence[str],
     tested: Mapping[str, Mapping[str, float]],
 ) -> None:
-    if found.examples < (needed := examples_needed(found.level)):
-        few = "Sets hold all there is: %d examples are held out, conformal=%s needs %d"
-        log(WARNING, few, found.examples, found.level, needed)
-    elif found.short:
-        short = ", ".join(names[row] for row in found.short)
-        log(WARNING, "Too few examples for a threshold of their own: %s", short)
+    if lacking := found.lacking(names):
+        log(WARNING, "%s", lacking)
     said = ""
     if tested:
         all_, worst = tested["all"], min(tested, key=lambda name: tested[name]["coverage"])

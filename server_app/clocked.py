@@ -16,20 +16,18 @@ from torch import Tensor
 from fedbary.data.forms import content_of, user_path
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.inference import StepParameters
 from fedbary.methods import Bench, arguments_of, method_of, require_room
-from fedbary.parts.parameters import told
 from fedbary.runs.journal import journal_of
 from fedbary.runs.schema import JOURNAL, LATENESS, VIRTUAL_SECONDS
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
-from fedbary.settings.modes import Clocked, Synchronous, mode_of, replays
+from fedbary.settings.modes import Synchronous
 from fedbary.tasks import task_of
 from server_app.recorder import Recorder, means_of
 from server_app.roster.asker import Asker
 from server_app.roster.roster import Roster
 from server_app.rounds import Rounds
-from strategies import AsynchronousStrategy, MethodStrategy, strategy_for
+from strategies import Arrivals, Federation, MethodStrategy, strategy_for
 
 COLUMNS = ("site", "seconds_per_example", "latency")
 """The columns of a trace."""
@@ -163,10 +161,9 @@ class Clock:
     """
 
     def __init__(self, settings: Settings, roster: Roster) -> None:
-        self._speeds = speeds_of(told(Clocked, settings).speeds, settings.seed)
+        self._speeds = speeds_of(settings.pace.speeds, settings.seed)
         self._roster, self._method = roster, method_of(settings)
-        self._epochs = getattr(settings, "local_epochs", 1)
-        self._batch_size = told(StepParameters, settings).batch_size
+        self._local = settings.local
         for member in roster.members:
             self._speeds(member.name)  # raises an error at once if the trace lacks a site
 
@@ -176,7 +173,8 @@ class Clock:
         Its latency and the times when it is away are added.
         """
         name, examples = self._roster.name(node) or str(node), self._roster.trained_on(node)
-        passes = self._method.passes(self._epochs, max(1, math.ceil(examples / self._batch_size)))
+        local, batches = self._local, max(1, math.ceil(examples / self._local.batch_size))
+        passes = self._method.passes(local.local_epochs, batches)
         return self._speeds(name).seconds(passes * examples, now)
 
 
@@ -215,8 +213,8 @@ class ClockedRounds(Rounds):
         takes = {node: self._clock.seconds(node, self._now) for node in asked}
         by_time = sorted(asked, key=takes.__getitem__)
         ascending = [takes[node] for node in by_time]
-        mode = told(Synchronous, settings)
-        count, self._lasts = mode.awaited(ascending, settings.min_replies)
+        assert isinstance(settings.pace, Synchronous)
+        count, self._lasts = settings.pace.awaited(ascending, settings.min_replies)
         in_time = set(by_time[:count])
         self._trainers = [node for node in asked if node in in_time]
         return list(self._trainers)
@@ -232,11 +230,11 @@ class Aggregates(Rounds):
 
     def measured(self) -> dict[str, Any]:
         """Return the virtual time, and the replies' staleness."""
-        strategy = self._recorder.strategy
-        assert isinstance(strategy, AsynchronousStrategy)
-        found = {LATENESS: strategy.staleness, JOURNAL: strategy.journal}
-        virtual = told(Clocked, self._recorder.settings).speeds != "none"
-        return {**({VIRTUAL_SECONDS: strategy.now} if virtual else {}), **found}
+        pace = self._recorder.strategy.pace
+        assert isinstance(pace, Arrivals)
+        found = {LATENESS: pace.staleness, JOURNAL: pace.journal}
+        virtual = self._recorder.settings.pace.has_clock
+        return {**({VIRTUAL_SECONDS: pace.now} if virtual else {}), **found}
 
 
 def clock_of(settings: Settings, roster: Roster) -> Clock | None:
@@ -247,10 +245,10 @@ def clock_of(settings: Settings, roster: Roster) -> Clock | None:
     SettingError
         If the file of `speeds` does not do.
     """
-    if replays(settings):
+    if settings.pace.replays:
         journal_of(settings)
         return None
-    return None if told(Clocked, settings).speeds == "none" else Clock(settings, roster)
+    return Clock(settings, roster) if settings.pace.has_clock else None
 
 
 def rounds_of(
@@ -274,28 +272,29 @@ def strategy_of(
     """Return the strategy that the run's settings choose, with its callbacks."""
     settings, roster = recorder.settings, recorder.roster
     means = means_of(recorder.known_metrics)
-    kind = strategy_for(settings.method)
     own = _parameters(settings, recorder.facts)
     if settings.mode == "async":
-        own["asynchronous"] = mode_of(settings)
+        own["asynchronous"] = settings.pace
         own["seconds"] = clock.seconds if clock else None
-        own["journal"] = journal_of(settings) if replays(settings) else None
-    return kind(
+        own["journal"] = journal_of(settings) if settings.pace.replays else None
+    return strategy_for(settings.method)(
         **own,
         min_replies=settings.min_replies,
         max_skipped=settings.max_skipped,
         max_weight_ratio=settings.weight_bound,
-        train_limit=roster.trained_on,
-        evaluate_limit=roster.held_out,
         train_metrics_aggr_fn=means,
         evaluate_metrics_aggr_fn=means,
-        choose_nodes=rounds.trainers,
-        choose_evaluators=rounds.evaluators,
-        name_node=roster.name,
-        tell=rounds.tell,
-        known_metrics=recorder.known_metrics,
-        listener=recorder,
         prior_arrays=prior,
+        federation=Federation(
+            trainers=rounds.trainers,
+            evaluators=rounds.evaluators,
+            tell=rounds.tell,
+            name=roster.name,
+            train_limit=roster.trained_on,
+            evaluate_limit=roster.held_out,
+            known_metrics=recorder.known_metrics,
+            listener=recorder,
+        ),
     )
 
 

@@ -15,7 +15,6 @@ from fedbary.data.unchanged import one_state
 from fedbary.errors import RunError, last_words
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
-from fedbary.parts.parameters import told
 from fedbary.runs.ending import end_with_parent, spare_imports
 from fedbary.runs.location import claimed_folder, is_whole, only_writer, require_startable
 from fedbary.runs.own_code import code_config
@@ -44,7 +43,7 @@ from server_app.roster.member import left_out_of, require_enough
 from server_app.roster.roster import Roster, end_simulation
 from server_app.rounds import until_stale
 from strategies import CompressedGrid
-from strategies.gate import Stalled
+from strategies.admission import Stalled
 from strategies.internals import FLOWER_LOGGER as logger
 from strategies.internals import add_exit_handler, is_simulated, log
 
@@ -143,7 +142,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     asker = Asker(grid, roster, settings.round_timeout)
     facts = facts_of(task, results, asker, roster, beginning, agreed)
     config |= {f"fact.{k}": v.tolist() for k, v in facts.items()}
-    way = told(Synchronous, settings).compress
+    way = settings.pace.compress if isinstance(settings.pace, Synchronous) else "none"
     packed = None if way == "none" else CompressedGrid(grid, way)
     recorder = Recorder(settings, results, roster, facts, packed.traffic if packed else {})
     rounds = rounds_of(roster, asker, recorder, config, clock)

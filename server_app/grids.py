@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from torch import Tensor
 
-from fedbary.attacks import OMNISCIENT, OmniscientAttack, attack_named, hostile_clients
+from fedbary.attacks import OmniscientAttack, hostile_clients
 from fedbary.runs.progress import PROGRESS_VARIABLE, Progress
 from fedbary.settings.config import Settings
 from server_app.roster.member import Member
@@ -103,9 +103,9 @@ class Guarded:
 
 def attacked(grid: Grid, settings: Settings, members: Callable[[], Iterable[Member]]) -> Grid:
     """Return the grid, or, for an omniscient attack, one that replaces hostile replies."""
-    if settings.attack not in OMNISCIENT:
+    attack = settings.hostile
+    if not isinstance(attack, OmniscientAttack):
         return grid
-    attack: OmniscientAttack = attack_named(settings.attack, settings)
     chosen = hostile_clients(attack.hostile_fraction, settings.clients, settings.seed)
 
     def hostile() -> set[int]:

@@ -316,9 +316,9 @@ class Recorder:
         if said := verdict(self.results.result):
             log(WARNING, "%s", said)
         is_last = self.results.result[schema.ROUND] == self.results.rounds[-1][schema.ROUND]
-        advice = self.task.advice(self.last, self.facts) if is_last else ""
-        if advice and "calibrate=" not in said:
-            log(INFO, "%s", advice)
+        for advice in self.task.advice(self.last, self.facts) if is_last else ():
+            if "calibrate=" not in advice or "calibrate=" not in said:
+                log(INFO, "%s", advice)
 
     def _scored(self) -> Scored:
         """Return the scores of the result; a best round's are made again."""
@@ -376,7 +376,7 @@ class Recorder:
         if server_round == 0:
             return {}
         return {
-            schema.ADMITTED: self.strategy.num_admitted,
+            schema.ADMITTED: self.strategy.admission.num_admitted,
             schema.REFUSED: [
                 refusal.reason
                 for refusal in self.strategy.refusals

@@ -20,9 +20,9 @@ from fedbary.predictive import Predictive
 from fedbary.runs.memory import Memory
 from fedbary.runs.released import ReleasedFiles
 
-from .asking import ASKED_KEY, CLIENTS_KEY, EXAMPLES_KEY
-from .gated import PRIOR
-from .method_strategy import KEPT_KEY, METHOD_KEY, RUN_KEY
+from .federation import ASKED_KEY, CLIENTS_KEY, EXAMPLES_KEY
+from .memory import KEPT_KEY, PRIOR, RUN_KEY
+from .method_strategy import METHOD_KEY
 from .state_memory import StateMemory, StateReleases
 
 Place = Path | RecordDict | None

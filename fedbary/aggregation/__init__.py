@@ -17,7 +17,7 @@ from fedbary.aggregation.sums import normalised
 from fedbary.aggregation.tensors import Running, aggregate_tensors, check_ratio
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior, layout_difference
-from fedbary.parts.parameters import told
+from fedbary.parts.parameters import parameters_of
 from fedbary.parts.registry import rules
 
 __all__ = [
@@ -58,8 +58,8 @@ PARAMETERS: Mapping[str, type] = MappingProxyType(
 """The parameters of every rule that has some, by its name."""
 
 
-def rule_named(name: str, values: object = None) -> AnyRule:
-    """Return the rule of that name, its parameters from the attributes of an object.
+def rule_named(name: str, words: Mapping[str, object] = MappingProxyType({})) -> AnyRule:
+    """Return the rule of that name, with the values that words give its parameters.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def rule_named(name: str, values: object = None) -> AnyRule:
         raise SettingError("rule", name, ", ".join(RULES))
     if name not in PARAMETERS:
         return RULES[name]
-    made: AnyRule = _modules[name].rule(told(PARAMETERS[name], values))
+    made: AnyRule = _modules[name].rule(parameters_of(PARAMETERS[name], words))
     return made
 
 

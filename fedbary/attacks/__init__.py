@@ -16,12 +16,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import Checked, ShareOrZero, told
+from fedbary.parts.parameters import Checked, ShareOrZero, parameters_of
 from fedbary.parts.registry import attacks
 from fedbary.seeds import derive_seed
 
@@ -76,9 +77,9 @@ def attack_classes() -> dict[str, type[Hostile]]:
     }
 
 
-def attack_named(name: str, values: object = None) -> Any:
-    """Return an attack with the values that an object, a run's settings, has of its own."""
-    return told(attack_classes()[name], values)
+def attack_named(name: str, words: Mapping[str, object] = MappingProxyType({})) -> Hostile:
+    """Return an attack with the values that words, such as a run's settings, give it."""
+    return parameters_of(attack_classes()[name], words)
 
 
 def require_simulation(attack: str) -> None:

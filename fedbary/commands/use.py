@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +25,16 @@ if TYPE_CHECKING:
 def tell(line: str) -> None:
     """Print a line beside the command's output."""
     print(one_line(line, SCREEN), file=sys.stderr)
+
+
+@contextmanager
+def warnings_told() -> Iterator[None]:
+    """Print a block's warnings beside the command's output, a line each."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        tell(str(warning.message))
 
 
 def learned(trained: Trained) -> Trained:
@@ -70,11 +82,10 @@ def not_trained_on(trained: Trained, examples: Examples, source: Path) -> Exampl
 
 def names_of(trained: Trained, examples: Examples) -> dict[str, Any]:
     """Return the examples' names, and the run's column of ids."""
-    from fedbary.parts.parameters import told
     from fedbary.settings.task_words import OfRows
 
     names: dict[str, Any] = {"example": list(examples.names)}
-    column = told(OfRows, trained.settings).id
+    column = trained.settings.of_task(OfRows).id
     if column in examples.columns:
         names[column] = examples.columns[column]
     return names
@@ -222,7 +233,7 @@ def predict(
     --error-rate 0.01 --confidence 0.95`.
     """
     from fedbary.trained import load, writing
-    from fedbary.trained.judgement import lacking, set_columns
+    from fedbary.trained.judgement import set_columns
 
     if held_out and error_rate is None:
         raise SettingError("--held-out", str(held_out), "only together with --error-rate")
@@ -235,9 +246,8 @@ def predict(
     prediction = trained.predict(examples, samples)
     said = trained.task.answers(prediction, trained.signature)
     names = names_of(trained, examples)
-    sets = set_columns(trained, examples, level, site)
-    for line in lacking(trained, level, site) if site else ():
-        tell(line)
+    with warnings_told():
+        sets = set_columns(trained, examples, level, site)
     columns: dict[str, Any] = {**names, **said, **sets}
     if error_rate is not None:
         own = held_out and not_trained_on(
@@ -291,14 +301,11 @@ def export(
     --samples 0`.
     """
     from fedbary.trained import load, writing
-    from fedbary.trained.judgement import lacking
 
     trained = load(run, own_code)
     writing.require_free([model], force)
-    with writing.only_writer(model, force=force):
+    with writing.only_writer(model, force=force), warnings_told():
         held = trained.export(model, samples, level=level, site=site)
-    for line in lacking(trained, level, site) if site else ():
-        tell(line)
     several = f"{held} networks" if held > 1 else "one network, of the means"
     print(f"Model: {model}, {several if held else 'in closed form'}")
 
@@ -334,7 +341,7 @@ def evaluate(
     from fedbary.runs.conformal_kept import table_of_sites
     from fedbary.texts import alike
     from fedbary.trained import load, writing
-    from fedbary.trained.judgement import lacking, pictures, scores, set_scores
+    from fedbary.trained.judgement import pictures, scores, set_scores
 
     trained = learned(load(run, own_code))
     writing.require_free([output], force)
@@ -357,8 +364,8 @@ def evaluate(
                 writing.write_picture(folder / f"{name}.png", figure)
         if has_sets:
             thresholds = trained.thresholds(level, site)
-            for line in lacking(trained, level, site) if site else ():
-                tell(line)
+            if lacking := trained.lacking(level, site):
+                tell(lacking)
             covered, hits, sizes = set_scores(trained, examples, thresholds, by)
             writing.write_table(folder / "sets.csv", covered)
             writing.write_table(folder / "sites.csv", by_site)

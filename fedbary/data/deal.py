@@ -6,7 +6,7 @@ Server and clients compute the same deal from the same settings; no data travel.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -163,12 +163,6 @@ class Deal:
     train_fraction: float = 1.0
     server_fraction: float = 0.0
     partition_parameters: tuple[tuple[str, Any], ...] = ()
-
-    @classmethod
-    def of(cls, settings: object, by_split: bool = True) -> Deal:
-        """Return the deal that a run's settings describe; without `by_split` there is one split."""
-        named = {own.name: getattr(settings, own.name, own.default) for own in fields(cls)}
-        return cls(**named if by_split else {**named, "split": None})
 
     def derived(self, purpose: str, *indices: int) -> int:
         """Return the seed of a purpose, another one for each split."""

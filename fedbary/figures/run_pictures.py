@@ -199,12 +199,12 @@ def reliability_diagram(reliability: Reliability, title: str) -> Figure:
     Parameters
     ----------
     reliability : Reliability
-        As `scores.metrics.reliability` returns it. Confidences of exactly 1 are drawn with the last
-        bin.
+        As `scores.metrics.reliability` returns it.
     title : str
         Heading; the expected calibration error is added.
     """
-    count, accuracy, confidence = _drawn_bins(reliability)
+    count, accuracy = reliability.count, reliability.accuracy
+    confidence = reliability.confidence
     share = 100 * count / count.sum()
     width = 1 / len(count)
     centre = (np.arange(len(count)) + 0.5) * width
@@ -262,16 +262,6 @@ def coverage_curve(levels: np.ndarray, covered: np.ndarray, title: str) -> Figur
     axes.grid(alpha=0.3)
     open_frame(axes)
     return figure
-
-
-def _drawn_bins(reliability: Reliability) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return count, accuracy and confidence per bin, the certain predictions in the last."""
-    count = reliability.count
-    sums = np.stack([count, count * reliability.accuracy, count * reliability.confidence])
-    sums[:, -2] += sums[:, -1]
-    total, correct, confident = sums[:, :-1]
-    size = np.maximum(total, 1)
-    return total, correct / size, confident / size
 
 
 def _clients_label(counts: np.ndarray, sites: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -29,8 +29,8 @@ from fedbary.data.batches import Augment
 from fedbary.data.mechanism import Release, drawn
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
-from fedbary.inference._parameters import PosteriorParameters, StepParameters, lr_in
-from fedbary.parts.parameters import declared, told
+from fedbary.inference._parameters import PosteriorParameters, StepParameters
+from fedbary.parts.parameters import declared, parameters_of
 from fedbary.parts.registry import modules
 
 __all__ = [
@@ -42,7 +42,6 @@ __all__ = [
     "StepParameters",
     "Training",
     "local_method",
-    "lr_in",
     "prepare",
 ]
 
@@ -178,15 +177,15 @@ INFERENCE = modules("inference")
 """Names of the local methods."""
 
 
-def local_method(name: str, values: object = None) -> Fit:
+def local_method(name: str, words: Mapping[str, object] = MappingProxyType({})) -> Fit:
     """Return the local method of that name, with the values of its own parameters that are given.
 
     Parameters
     ----------
     name
         One of `INFERENCE`.
-    values
-        An object with values under the parameters' names, a run's settings, say.
+    words
+        Values of its parameters by name, such as a run's settings.
 
     Raises
     ------
@@ -197,7 +196,7 @@ def local_method(name: str, values: object = None) -> Fit:
     if declared(module.Parameters).keys() <= declared(PosteriorParameters).keys():
         fit: Fit = module.fit
         return fit
-    return partial(module.fit, parameters=told(module.Parameters, values))
+    return partial(module.fit, parameters=parameters_of(module.Parameters, words))
 
 
 def prepare(name: str, model: nn.Module) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from fedbary.parts.parameters import (
     BelowOne,
@@ -13,11 +13,7 @@ from fedbary.parts.parameters import (
     LogVar,
     NotNegative,
     Positive,
-    told,
 )
-
-if TYPE_CHECKING:
-    from fedbary.settings.config import Settings
 
 
 @dataclass(frozen=True)
@@ -52,6 +48,12 @@ class StepParameters(Checked):
     momentum: BelowOne = 0.9
     weight_decay: NotNegative = 0.00001
     max_grad_norm: Positive | None = 5.0
+
+    def lr_in(self, server_round: int, rounds: int) -> float:
+        """Return the rate of the means in a round; cosine: lr · ½ (1 + cos(π (t − 1)/rounds))."""
+        if self.lr_schedule == "constant":
+            return self.lr
+        return self.lr * 0.5 * (1 + math.cos(math.pi * (server_round - 1) / rounds))
 
 
 @dataclass(frozen=True)
@@ -90,14 +92,3 @@ class NaturalParameters(PosteriorParameters):
     """Those of natural gradients, which a `kl_weight` of 0 would make infinite."""
 
     kl_weight: Literal["share"] | Positive = 0.001
-
-
-def lr_in(settings: Settings, server_round: int) -> float:
-    """Return the rate of the means in a round; cosine: lr · ½ (1 + cos(π (t − 1)/rounds)).
-
-    It is constant in a run without a schedule, whose method has one of its own.
-    """
-    by = told(StepParameters, settings)
-    if getattr(settings, "lr_schedule", "constant") == "constant":
-        return by.lr
-    return by.lr * 0.5 * (1 + math.cos(math.pi * (server_round - 1) / settings.rounds))

@@ -3,7 +3,7 @@
 A method is a module of this package. It defines one public subclass of `Method` or of another
 method: a frozen dataclass of its parameters with the paper's defaults. Nothing else registers it.
 Its name is the class's, in small letters the file's. Types say what parameters may be. Shared code
-lies in `shared/`, or in a module whose name starts with an underscore.
+lies in modules whose names start with an underscore.
 """
 
 from __future__ import annotations
@@ -15,19 +15,9 @@ from typing import Any
 
 from fedbary.aggregation import PARAMETERS, rule_named
 from fedbary.errors import SettingError
-from fedbary.inference import PosteriorParameters, StepParameters
+from fedbary.methods._method import Arrival, Bench, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods._sites import require_room
-from fedbary.methods.shared.method import (
-    Arrival,
-    Bench,
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-)
-from fedbary.parts.parameters import Value, declared, told
+from fedbary.parts.parameters import Value, declared
 from fedbary.parts.registry import modules
 from fedbary.predictive.predictor import kind_of
 from fedbary.settings.config import Settings
@@ -81,14 +71,14 @@ def method_of(settings: Settings) -> Method:
     """
     found: dict[str, Any] = arguments_of(settings)
     if found.get("rule") in PARAMETERS:
-        found["rule"] = rule_named(found["rule"], settings)
+        found["rule"] = rule_named(found["rule"], dict(settings))
     return method_named(settings.method)(**found)
 
 
 def arguments_of(settings: Settings) -> dict[str, Value]:
     """Return the parameters of the run's method by name."""
-    own = declared(method_named(settings.method))
-    return {name: own[name].read(getattr(settings, name)) for name in own}
+    words, own = dict(settings), declared(method_named(settings.method))
+    return {name: own[name].read(words[name]) for name in own}
 
 
 def require_method(settings: Settings) -> None:
@@ -99,11 +89,11 @@ def require_method(settings: Settings) -> None:
     predictions than the server's.
     """
     method = method_of(settings)
-    method.check(settings.participants, told(StepParameters, settings).local_epochs)
+    method.check(settings.participants, settings.local.local_epochs)
     method.check_rounds(settings.rounds)
     if settings.mode == "async":
         method.check_arrivals()
-    require_kl(method, told(PosteriorParameters, settings).kl_weight)
+    require_kl(method, settings.local.kl_weight)
     if method.needs_bench and settings.server_fraction == 0:
         allowed = f"above 0, as {settings.method} learns from examples that the server keeps"
         raise SettingError("server_fraction", settings.server_fraction, allowed)
@@ -112,7 +102,7 @@ def require_method(settings: Settings) -> None:
         allowed = f"another value for {settings.method}; methods whose networks predict together: "
         allowed += ", ".join(have)
         raise SettingError("predictive", settings.predictive, allowed)
-    calibrate = told(OfClasses, settings).calibrate
+    calibrate = settings.of_task(OfClasses).calibrate
     if calibrate != "none" and not _is_scored_whole(method):
         allowed = (
             f"none for {settings.method}: its clients have only a part of the networks that predict"

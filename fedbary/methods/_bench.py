@@ -9,8 +9,8 @@ import torch
 from torch import Generator, Tensor
 
 from fedbary.data.batches import inputs
+from fedbary.methods._method import Bench, Reply, Server
 from fedbary.methods._sites import one_thread
-from fedbary.methods.shared.method import Bench, Reply, Server
 from fedbary.predictive.networks import evaluation
 
 

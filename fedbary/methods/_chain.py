@@ -58,8 +58,8 @@ from fedbary.data.batches import inputs
 from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Vectors
 from fedbary.methods._curvature import PROBES, largest_curvature
-from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import Local
+from fedbary.methods._descent import Descent
+from fedbary.methods._method import Local
 from fedbary.predictive.networks import evaluation
 from fedbary.seeds import derive_seed
 from fedbary.variational.layers import normal_like

@@ -24,8 +24,7 @@ from fedbary.aggregation.covariance import Structure
 from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
 from fedbary.inference._vectors import Flat
-from fedbary.methods.shared.method import Local, Tensors
-from fedbary.methods.shared.server_steps import weights_of
+from fedbary.methods._method import Local, Tensors, weights_of
 from fedbary.predictive.networks import evaluation
 
 PROBES = 16

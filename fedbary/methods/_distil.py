@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from fedbary.data.batches import inputs
 from fedbary.methods._bench import at_work, batches
-from fedbary.methods.shared.method import Bench, Tensors
+from fedbary.methods._method import Bench, Tensors
 from fedbary.variational.regressor import Regressor
 
 AT_ONCE = 500

@@ -42,7 +42,7 @@ from fedbary.aggregation.covariance import STRUCTURES, Quadratic, Structure, wit
 from fedbary.errors import SettingError
 from fedbary.inference._head import Head
 from fedbary.methods._curvature import conjugate_gradients, last_layer, matrix, tensors_of
-from fedbary.methods.shared.method import (
+from fedbary.methods._method import (
     Arrival,
     Fitted,
     Inherited,

@@ -15,8 +15,7 @@ from torch import Generator, Tensor
 from torch.func import functional_call, vmap
 
 from fedbary.inference._vectors import Batches
-from fedbary.methods.shared.method import Local, Tensors
-from fedbary.methods.shared.server_steps import is_buffer, weights_of
+from fedbary.methods._method import Local, Tensors, is_buffer, weights_of
 
 LEAST_VAR = 1e-10
 """The standard deviation of a weight in which all particles agree."""

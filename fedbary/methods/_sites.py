@@ -28,7 +28,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior, gaussian_pairs
 from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Momentum, Vectors
-from fedbary.methods.shared.method import (
+from fedbary.methods._method import (
     Arrival,
     Fitted,
     Inherited,
@@ -41,7 +41,7 @@ from fedbary.methods.shared.method import (
     older,
     weighted_mean,
 )
-from fedbary.methods.shared.server_steps import along_points
+from fedbary.methods._server_steps import along_points
 from fedbary.predictive import Predictive
 
 

@@ -29,8 +29,7 @@ from fedbary.data.mechanism import noised
 from fedbary.errors import SettingError
 from fedbary.inference import Local
 from fedbary.methods._curvature import last_layer
-from fedbary.methods._sites import ROUNDING, scatter
-from fedbary.methods.shared.method import (
+from fedbary.methods._method import (
     Arrival,
     Fitted,
     Inherited,
@@ -42,6 +41,7 @@ from fedbary.methods.shared.method import (
     older,
     whose,
 )
+from fedbary.methods._sites import ROUNDING, scatter
 from fedbary.parts.parameters import Count, NotNegative
 from fedbary.predictive import Predictive
 from fedbary.predictive.mahalanobis import Background

@@ -12,7 +12,7 @@ Momentum leaves the scales of Gaussians and buffers as the rule gives them, so v
 positive.
 
 With `remember=true` the server keeps each client's newest change, which stands for the client while
-it is away (`fedbary.methods.shared.remembered`). It is for mode=async, and for rounds of a part of
+it is away (`fedbary.methods._remembered`). It is for mode=async, and for rounds of a part of
 the clients, where labels are skewed. Robust rules, clipping and mixing then compare all clients'
 newest changes, so they also work without rounds.
 
@@ -43,23 +43,16 @@ from typing import ClassVar
 
 import torch
 
-from fedbary.aggregation import (
-    RULES,
-    AnyRule,
-    RobustRule,
-    Rule,
-    aggregate_tensors,
-    rule_named,
-)
+from fedbary.aggregation import RULES, AnyRule, RobustRule, Rule, aggregate_tensors, rule_named
 from fedbary.aggregation.arriving import Change, along
 from fedbary.aggregation.mixing import Mixing
 from fedbary.aggregation.sums import LARGEST_LOG_VAR, check_values
 from fedbary.aggregation.tensors import new_empty
 from fedbary.errors import SettingError
 from fedbary.gaussian import gaussian_pairs
-from fedbary.methods.shared import remembered
-from fedbary.methods.shared.method import Arrival, Method, Reply, Server, Tensors
-from fedbary.methods.shared.server_steps import ServerSGD, is_buffer
+from fedbary.methods import _remembered as remembered
+from fedbary.methods._method import Arrival, Method, Reply, Server, Tensors, is_buffer
+from fedbary.methods._server_steps import ServerSGD
 from fedbary.parts.parameters import BelowHalf, BelowOne, Ratio
 
 

@@ -40,10 +40,10 @@ from torch import Tensor
 
 from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.errors import SettingError
+from fedbary.methods._method import Server, Tensors
 from fedbary.methods._sites import require_rank, scatter
 from fedbary.methods._sums import LastLayer, SumsMethod, head_names, total_of
 from fedbary.methods.ridge import best_ridge
-from fedbary.methods.shared.method import Server, Tensors
 from fedbary.parts.parameters import Count
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed

@@ -67,6 +67,7 @@ from torch import Tensor
 
 from fedbary.aggregation.sums import under
 from fedbary.errors import SettingError
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, shares
 from fedbary.methods._particles import (
     Normal,
     Smooth,
@@ -80,7 +81,6 @@ from fedbary.methods._particles import (
     stacked,
 )
 from fedbary.methods._sites import one_thread, require_room
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors, shares
 from fedbary.parts.parameters import Count, NotNegative, Positive, Several, ShareOrZero
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed

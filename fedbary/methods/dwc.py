@@ -52,15 +52,7 @@ from torch import Tensor
 
 from fedbary.aggregation.sums import LARGEST_LOG_VAR
 from fedbary.gaussian import LOG_VAR_SUFFIX, Factor, Posterior, variance_power
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
 from fedbary.parts.parameters import Positive
 
 _EXAMPLES = "counted/examples"

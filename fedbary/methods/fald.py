@@ -57,15 +57,7 @@ import torch
 
 from fedbary.aggregation.sums import under
 from fedbary.methods._chain import Sampler
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
 from fedbary.parts.parameters import Count, NotNegative, Number, Positive
 from fedbary.predictive import Predictive
 

@@ -41,8 +41,16 @@ from fedbary.aggregation.sums import normalised, under
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods._fast_sgd import fit as fit_regression
-from fedbary.methods.shared.method import Arrival, Fitted, Local, Method, Reply, Server, Tensors
-from fedbary.methods.shared.server_steps import is_buffer
+from fedbary.methods._method import (
+    Arrival,
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    is_buffer,
+)
 from fedbary.predictive import Predictive
 from fedbary.variational.regressor import Regressor
 

@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedbary.methods.shared.method import Arrival, Method, Reply, Server, Tensors, weighted_mean
-from fedbary.methods.shared.server_steps import ServerSGD, along_points, stepped
+from fedbary.methods._method import Arrival, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods._server_steps import ServerSGD, along_points, stepped
 from fedbary.parts.parameters import BelowOne, Positive
 
 

@@ -46,9 +46,16 @@ from torch import Generator, Tensor
 from fedbary.aggregation.sums import under
 from fedbary.methods._bench import bench_of
 from fedbary.methods._distil import Distillation, distilled
+from fedbary.methods._method import (
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    shares,
+    weighted_mean,
+    weights_of,
+)
 from fedbary.methods.fedag import fit_gaussian, stacked
-from fedbary.methods.shared.method import Method, Reply, Server, Tensors, shares, weighted_mean
-from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Count, Number, Positive
 from fedbary.predictive import Predictive
 from fedbary.predictive.networks import drawn, unstacked

@@ -35,8 +35,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods.barycentre import Barycentre
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.predictive import Predictive
 
 _MARK = "running_mean"

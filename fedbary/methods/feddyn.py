@@ -42,8 +42,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import (
+from fedbary.methods._descent import Descent
+from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
@@ -51,8 +51,8 @@ from fedbary.methods.shared.method import (
     Server,
     Tensors,
     weighted_mean,
+    weights_of,
 )
-from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Positive
 
 _DRIFT = "drift/"

@@ -43,8 +43,8 @@ from torch import Tensor
 
 from fedbary.gaussian import Factor
 from fedbary.inference._vectors import effective_size
+from fedbary.methods._method import Fitted, Local, Tensors
 from fedbary.methods._sites import SiteMethod, factor
-from fedbary.methods.shared.method import Fitted, Local, Tensors
 from fedbary.parts.parameters import BelowOne, NotNegative, Share
 
 

@@ -49,8 +49,7 @@ from torch import Tensor
 
 from fedbary.gaussian import Posterior
 from fedbary.inference._vectors import Vectors
-from fedbary.methods._sites import Pull, fit_near, packed
-from fedbary.methods.shared.method import (
+from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
@@ -58,8 +57,9 @@ from fedbary.methods.shared.method import (
     Server,
     Tensors,
     weighted_mean,
+    weights_of,
 )
-from fedbary.methods.shared.server_steps import weights_of
+from fedbary.methods._sites import Pull, fit_near, packed
 from fedbary.parts.parameters import Positive, Share
 from fedbary.predictive import Predictive
 

@@ -50,9 +50,8 @@ from torch import Generator, Tensor
 from fedbary.aggregation.sums import under
 from fedbary.data.batches import inputs
 from fedbary.inference._vectors import Vectors
-from fedbary.methods._sites import Pull, fit_near, packed
-from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import (
+from fedbary.methods._descent import Descent
+from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
@@ -60,8 +59,9 @@ from fedbary.methods.shared.method import (
     Server,
     Tensors,
     weighted_mean,
+    weights_of,
 )
-from fedbary.methods.shared.server_steps import weights_of
+from fedbary.methods._sites import Pull, fit_near, packed
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
 from fedbary.predictive.predictor import Gated, gate_logits

@@ -44,7 +44,7 @@ from fedbary.aggregation import Rule, aggregate, rule_named
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
 from fedbary.methods._bench import at_work, batches, bench_of
-from fedbary.methods.shared.method import Method, Reply, Server, Tensors, shares, weighted_mean
+from fedbary.methods._method import Method, Reply, Server, Tensors, shares, weighted_mean
 from fedbary.parts.parameters import Count, Number, Positive
 from fedbary.seeds import derive_seed
 from fedbary.variational.noise import drawing

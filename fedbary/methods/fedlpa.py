@@ -42,7 +42,7 @@ from torch import Tensor
 from fedbary.aggregation.covariance import packed, unpacked, with_ridge
 from fedbary.errors import SettingError
 from fedbary.methods._curvature import factors, layers, matrix, product_mode, tensors_of
-from fedbary.methods.shared.method import (
+from fedbary.methods._method import (
     Fitted,
     Local,
     Method,

@@ -34,17 +34,19 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import (
+from fedbary.methods._descent import Descent
+from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
     Reply,
     Server,
     Tensors,
+    is_buffer,
     weighted_mean,
+    weights_of,
 )
-from fedbary.methods.shared.server_steps import ServerSGD, is_buffer, weights_of
+from fedbary.methods._server_steps import ServerSGD
 from fedbary.parts.parameters import BelowOne, NotNegative, Number, Positive
 
 

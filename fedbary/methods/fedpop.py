@@ -73,16 +73,17 @@ from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Flat
 from fedbary.methods._chain import speed
 from fedbary.methods._curvature import PROBES, largest_curvature
-from fedbary.methods.shared.method import (
+from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
     Reply,
     Server,
     Tensors,
+    is_buffer,
     weighted_mean,
 )
-from fedbary.methods.shared.server_steps import ServerAdam, is_buffer
+from fedbary.methods._server_steps import ServerAdam
 from fedbary.parts.parameters import BelowOne, Count, LogVar, Positive
 from fedbary.predictive import Predictive
 from fedbary.predictive.networks import evaluation

@@ -55,15 +55,7 @@ from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Momentum, Vectors
 from fedbary.methods._chain import Sampler
 from fedbary.methods._distil import gap, target_of
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
 from fedbary.parts.parameters import Count, NotNegative, Positive
 from fedbary.predictive.networks import evaluation
 from fedbary.seeds import derive_seed

@@ -27,15 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
 from fedbary.parts.parameters import NotNegative
 
 

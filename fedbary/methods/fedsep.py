@@ -34,9 +34,9 @@ from urllib.parse import quote
 import torch
 
 from fedbary.gaussian import Factor, Posterior
+from fedbary.methods._method import Inherited, Method, Reply, Server, Tensors, older
 from fedbary.methods._sites import advanced, factor, factors, found, named
 from fedbary.methods.fedep import FedEP
-from fedbary.methods.shared.method import Inherited, Method, Reply, Server, Tensors, older
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation.sums import under
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods._particles import (
     Normal,
     Score,
@@ -60,7 +61,6 @@ from fedbary.methods._particles import (
     stacked,
 )
 from fedbary.methods._sites import one_thread, require_room
-from fedbary.methods.shared.method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import NotNegative, Positive, Several
 from fedbary.predictive import Predictive
 

@@ -42,9 +42,8 @@ from dataclasses import dataclass
 import torch
 
 from fedbary.gaussian import Posterior
-from fedbary.methods.laplace import FISHER, pooled
-from fedbary.methods.shared.descent import Descent, fisher
-from fedbary.methods.shared.method import (
+from fedbary.methods._descent import Descent, fisher
+from fedbary.methods._method import (
     Fitted,
     Inherited,
     Local,
@@ -54,8 +53,9 @@ from fedbary.methods.shared.method import (
     Tensors,
     all_examples,
     weighted_mean,
+    weights_of,
 )
-from fedbary.methods.shared.server_steps import weights_of
+from fedbary.methods.laplace import FISHER, pooled
 from fedbary.parts.parameters import NotNegative, Positive
 from fedbary.predictive import Predictive
 

@@ -34,15 +34,7 @@ from urllib.parse import quote
 
 import torch
 
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
 from fedbary.parts.parameters import BelowOne
 
 RATE, LOSS = "fairness/rate", "fairness/loss"

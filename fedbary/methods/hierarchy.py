@@ -16,7 +16,7 @@ server computes it so, in one pass over the replies. Equal weights are for group
 populations of like importance, such as countries, however many clients take part.
 
 Groups are given, or found. Found ones are k-means clusters of the first round's posteriors, by the
-divergence that the rule minimises (`fedbary.methods.shared.clusters`), else by Wasserstein-2. A
+divergence that the rule minimises (`fedbary.methods._clusters`), else by Wasserstein-2. A
 client that comes later joins the group whose model is nearest to its first reply.
 
 It assumes that clients come in kinds, and that one model describes a kind.
@@ -41,24 +41,26 @@ Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered Federate
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote, unquote
 
 import torch
 
 from fedbary.aggregation import DIVERGENCES, RULES, AnyRule, Rule, aggregate, aggregate_tensors
-from fedbary.aggregation.sums import LARGEST_LOG_VAR, under
+from fedbary.aggregation.sums import LARGEST_LOG_VAR, normalised, under
 from fedbary.aggregation.tensors import new_empty
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
+from fedbary.methods._method import Local, Method, Reply, Server, Tensors
 from fedbary.methods.barycentre import Barycentre
-from fedbary.methods.shared.clusters import clustered
-from fedbary.methods.shared.method import Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import Count, NameList, ShareOrZero
 from fedbary.predictive import Predictive
+
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
 
 OTHERS = "others"
 """The group of clients for whom none is given."""
@@ -133,6 +135,13 @@ class Hierarchy(Barycentre):
         if not self._given:
             return [str(j + 1) for j in range(int(self.groups))]
         return [*sorted({*self._given.values()} - {OTHERS}), OTHERS]
+
+    def conditions(self, settings: Settings) -> Iterator[tuple[str, bool, str]]:
+        """Yield that groups without names are as many as clients."""
+        listed = str(self.groups).split(",")
+        named = len(listed) == 1 or ":" in listed[0]
+        allowed = f"a group for each of the {settings.clients} clients, or client:group"
+        yield "groups", named or len(listed) == settings.clients, allowed
 
     def check(self, clients: int, epochs: int) -> None:
         """Refuse more groups to find than there are replies."""
@@ -254,3 +263,89 @@ def has_levels(rule: AnyRule) -> bool:
     return torch.allclose(two.mean["w"], one.mean["w"]) and torch.allclose(
         two.log_var["w"], one.log_var["w"]
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """Result of `clustered`.
+
+    Attributes
+    ----------
+    members : tuple of int
+        Cluster of each posterior.
+    centres : tuple of Posterior
+        The clusters' barycentres.
+    costs : tuple of float
+        Σ w_k min_j D(c_j, q_k) for the first centres and after each step; it never rises.
+    """
+
+    members: tuple[int, ...]
+    centres: tuple[Posterior, ...]
+    costs: tuple[float, ...]
+
+
+def clustered(
+    rule: str,
+    posteriors: Sequence[Posterior],
+    weights: Sequence[float],
+    clusters: int,
+    steps: int = 100,
+) -> Clusters:
+    """Cluster posteriors by k-means with barycentres for centres.
+
+    Lloyd's steps minimise Σ_k w_k min_j D(c_j, q_k). Each posterior joins the centre of least
+    divergence; each centre moves to the barycentre of its posteriors. D is the divergence that the
+    rule minimises: KL(c ‖ q) for RKLB, KL(q ‖ c) for FKLB, W2² for WB (k-means in (m, √v)). Neither
+    step increases the sum. A single cluster's centre is the barycentre.
+
+    The first centres are posteriors that lie far apart: the one nearest to the barycentre of all,
+    then repeatedly the one farthest from the centres so far. The steps end when no posterior moves.
+
+    Parameters
+    ----------
+    rule
+        A rule that minimises a divergence.
+    posteriors
+        The clients', of one layout.
+    weights
+        One per posterior, none negative, not all 0.
+    clusters
+        Number of clusters, from 1 to the number of posteriors.
+    steps
+        Largest number of steps.
+
+    Raises
+    ------
+    SettingError
+        If an argument is out of its range.
+    """
+    if rule not in DIVERGENCES:
+        raise SettingError("rule", rule, ", ".join(DIVERGENCES))
+    if not 1 <= clusters <= len(posteriors):
+        raise SettingError("clusters", clusters, f"from 1 to {len(posteriors)}, the posteriors")
+    divergence, shares = DIVERGENCES[rule], normalised(weights)
+    centres = [aggregate(rule, posteriors, shares)]
+    if clusters > 1:
+        first = [divergence(centres[0], q) for q in posteriors]
+        centres = [posteriors[first.index(min(first))]]
+    nearest = [divergence(centres[0], q) for q in posteriors]
+    while len(centres) < clusters:
+        centres.append(posteriors[nearest.index(max(nearest))])
+        nearest = [
+            min(n, divergence(centres[-1], q)) for n, q in zip(nearest, posteriors, strict=True)
+        ]
+    members: list[int] = []
+    costs: list[float] = []
+    for _ in range(steps + 1):
+        distances = [[divergence(centre, q) for centre in centres] for q in posteriors]
+        costs.append(sum(w * min(row) for w, row in zip(shares, distances, strict=True)))
+        nearest_now = [row.index(min(row)) for row in distances]
+        if nearest_now == members:
+            break
+        members = nearest_now
+        for j in range(clusters):
+            held = [k for k, member in enumerate(members) if member == j and shares[k] > 0]
+            if held:
+                own = [posteriors[k] for k in held]
+                centres[j] = aggregate(rule, own, [shares[k] for k in held])
+    return Clusters(tuple(members), tuple(centres), tuple(costs))

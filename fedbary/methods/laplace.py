@@ -48,8 +48,8 @@ from typing import Literal
 import torch
 
 from fedbary.methods import _sites
-from fedbary.methods.shared.descent import fisher, gauss_newton
-from fedbary.methods.shared.method import (
+from fedbary.methods._descent import fisher, gauss_newton
+from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
@@ -59,8 +59,8 @@ from fedbary.methods.shared.method import (
     all_examples,
     shares,
     weighted_mean,
+    weights_of,
 )
-from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Positive
 from fedbary.predictive import Predictive
 

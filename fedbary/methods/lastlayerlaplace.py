@@ -76,8 +76,8 @@ from fedbary.methods._curvature import (
     statistics,
     tensors_of,
 )
-from fedbary.methods.shared.descent import GRADIENTS_AT_ONCE
-from fedbary.methods.shared.method import (
+from fedbary.methods._descent import GRADIENTS_AT_ONCE
+from fedbary.methods._method import (
     Fitted,
     Local,
     Method,

@@ -43,9 +43,9 @@ al., Bayesian Data Analysis, 3.6, for the prior; Searle et al., Variance Compone
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from pydantic import Field
@@ -56,6 +56,7 @@ from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.data.digest import row_hashes
 from fedbary.data.mechanism import Release, noise_multiplier
 from fedbary.errors import SettingError
+from fedbary.methods._method import Inherited, Local, Tensors
 from fedbary.methods._sites import require_counts, require_rank
 from fedbary.methods._sums import (
     FEATURES,
@@ -70,9 +71,13 @@ from fedbary.methods._sums import (
     require_near,
     sums_by_class,
 )
-from fedbary.methods.shared.method import Inherited, Local, Tensors
 from fedbary.parts.parameters import NotNegative
 from fedbary.predictive.mahalanobis import Background
+from fedbary.settings.owners import task_kind
+from fedbary.settings.task_words import OfClasses, OfFeatures
+
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
 
 Delta = Annotated[float, Field(gt=0, lt=1)]
 
@@ -113,6 +118,24 @@ class LDA(SumsMethod):
             raise SettingError(
                 "max_norm", 0, "above 0 with epsilon: noise protects only bounded sums"
             )
+
+    def conditions(self, settings: Settings) -> Iterator[tuple[str, bool, str]]:
+        """Yield settings that would let sites tell more of their examples than sums with noise."""
+        if not self.epsilon:
+            return
+        inputs, classes = settings.of_task(OfFeatures), settings.of_task(OfClasses)
+        if not task_kind(settings.task).private:
+            why = "its standardisation takes sums without noise"
+            yield "epsilon", False, f"0 for task={settings.task}: {why}"
+        else:
+            why = "none with epsilon: normalisation takes sums without noise"
+            yield "normalise", inputs.normalise == "none", why
+        why = "all with epsilon: a projection takes sums without noise"
+        yield "features", inputs.features == "all", why
+        why = "none with epsilon: a temperature takes scores without noise"
+        yield "calibrate", classes.calibrate == "none", why
+        why = "none with epsilon: sets take scores without noise"
+        yield "conformal", classes.conformal is None, why
 
     def check_rounds(self, rounds: int) -> None:
         """Refuse several rounds with noise: each would tell of the examples again."""

@@ -47,15 +47,7 @@ from torch import Tensor
 
 from fedbary.aggregation import aggregate
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
 from fedbary.parts.parameters import Count, Positive, Share
 from fedbary.seeds import derive_seed
 

@@ -45,15 +45,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from fedbary.aggregation.sums import LARGEST_LOG_VAR, value_limit
 from fedbary.gaussian import gaussian_pairs
-from fedbary.methods.shared.method import Method, Reply, Server, Tensors, shares, weighted_mean
+from fedbary.methods._method import Method, Reply, Server, Tensors, shares, weighted_mean
 from fedbary.parts.parameters import Several
 from fedbary.seeds import derive_seed
 

@@ -48,8 +48,8 @@ from torch import Tensor
 
 from fedbary.methods._bench import at_work, bench_of
 from fedbary.methods._distil import answers
+from fedbary.methods._method import Bench, Reply, Server, Tensors
 from fedbary.methods.sghmc import SGHMC
-from fedbary.methods.shared.method import Bench, Reply, Server, Tensors
 from fedbary.parts.parameters import Number, Positive, Share
 from fedbary.predictive import Predictive
 from fedbary.predictive.networks import unstacked

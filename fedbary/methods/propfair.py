@@ -37,15 +37,7 @@ import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.methods.shared.method import (
-    Fitted,
-    Local,
-    Method,
-    Reply,
-    Server,
-    Tensors,
-    weighted_mean,
-)
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
 from fedbary.parts.parameters import Positive
 
 

@@ -47,18 +47,22 @@ above 0. Irons and Tuck, A version of the Aitken accelerator for computer iterat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, gaussian_pairs
 from fedbary.methods._expanded import Expanded
+from fedbary.methods._method import Arrival, Fitted, Inherited, Local, Reply, Server, Tensors
 from fedbary.methods._sites import SiteMethod
-from fedbary.methods.shared.method import Arrival, Fitted, Inherited, Local, Reply, Server, Tensors
 from fedbary.parts.parameters import Positive, ShareOrZero
+from fedbary.settings.owners import models, task_kind
+
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,25 @@ class PVI(SiteMethod):
     covariance: Literal["none", "diagonal", "kronecker", "full", "shared"] = "none"
 
     deterministic = None
+
+    def conditions(self, settings: Settings) -> Iterator[tuple[str, bool, str]]:
+        """Yield what Laplace sites need, and what other sites need."""
+        gaussian = self.covariance == "none"
+        if settings.inference != "laplace":
+            yield "inference", gaussian, f"laplace for covariance={self.covariance}"
+            layers = "1 or more for method=PVI, or inference=laplace"
+            yield "bayesian_layers", settings.bayesian_layers > 0, layers
+            return
+        task = f"task={settings.task}"
+        of_classes = not task_kind(settings.task).numbers
+        yield "inference", of_classes, f"another value for {task}: laplace is for classes"
+        points = settings.bayesian_layers == 0
+        yield "bayesian_layers", points, "0 for inference=laplace, which takes point weights"
+        allowed = "linear, or a network of yours of which the last layer alone trains"
+        is_linear = settings.model not in models().keys() - {"linear"}
+        yield "model", is_linear, f"{allowed}, for inference=laplace"
+        structures = "diagonal, kronecker, full or shared for inference=laplace"
+        yield "covariance", not gaussian, structures
 
     def check(self, clients: int, epochs: int) -> None:
         """Refuse a damping with which a round of so many clients may diverge."""

@@ -37,9 +37,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedbary.methods._method import Tensors
 from fedbary.methods._sums import LastLayer
 from fedbary.methods.lda import LDA
-from fedbary.methods.shared.method import Tensors
 from fedbary.predictive.mahalanobis import Background
 
 LAMBDAS = tuple(10 ** (step / 20) for step in range(-120, 21))

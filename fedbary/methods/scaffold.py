@@ -48,8 +48,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import (
+from fedbary.methods._descent import Descent
+from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
@@ -58,8 +58,9 @@ from fedbary.methods.shared.method import (
     Tensors,
     part_of_all,
     weighted_mean,
+    weights_of,
 )
-from fedbary.methods.shared.server_steps import ServerSGD, stepped, weights_of
+from fedbary.methods._server_steps import ServerSGD, stepped
 from fedbary.parts.parameters import Positive
 
 CONTROL = "control/"

@@ -55,8 +55,7 @@ import torch
 from fedbary.aggregation.sums import under
 from fedbary.methods._chain import BURN_IN, Chain
 from fedbary.methods._curvature import PROBES
-from fedbary.methods._sites import require_room
-from fedbary.methods.shared.method import (
+from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
@@ -64,8 +63,9 @@ from fedbary.methods.shared.method import (
     Server,
     Tensors,
     weighted_mean,
+    weights_of,
 )
-from fedbary.methods.shared.server_steps import weights_of
+from fedbary.methods._sites import require_room
 from fedbary.parts.parameters import Count, NotNegative, Share
 from fedbary.predictive import Predictive
 

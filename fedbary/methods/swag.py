@@ -38,8 +38,8 @@ from fedbary.aggregation import aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import _sites
-from fedbary.methods.shared.descent import Descent
-from fedbary.methods.shared.method import (
+from fedbary.methods._descent import Descent
+from fedbary.methods._method import (
     Fitted,
     Local,
     Method,
@@ -47,8 +47,8 @@ from fedbary.methods.shared.method import (
     Server,
     Tensors,
     weighted_mean,
+    weights_of,
 )
-from fedbary.methods.shared.server_steps import weights_of
 from fedbary.parts.parameters import Number, Positive
 from fedbary.predictive import Predictive
 

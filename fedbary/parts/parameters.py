@@ -13,12 +13,12 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
-from functools import cache, lru_cache
+from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-from pydantic import BaseModel, Field, InstanceOf, TypeAdapter, ValidationError
+from pydantic import Field, InstanceOf, TypeAdapter, ValidationError
 
 from fedbary.errors import SettingError
 
@@ -201,27 +201,24 @@ def _declared(part: Any) -> Mapping[str, Parameter]:
     return MappingProxyType(found)
 
 
-def told(part: type[_Part], values: object) -> _Part:
-    """Return a part's parameters with the values of an object's attributes of these names.
+def parameters_of(part: type[_Part], words: Mapping[str, object]) -> _Part:
+    """Return a part's parameters with the values that words give them.
+
+    Parameters
+    ----------
+    part
+        The part's dataclass.
+    words
+        Values by name, as in a run's settings. Other parts' words are ignored. A parameter without
+        a word has its default.
 
     Raises
     ------
     SettingError
-        If one is out of its range.
+        If a value is out of its range.
     """
-    own: Any = part
-    found: _Part = (_told_once if isinstance(values, BaseModel) else _told)(own, values)
-    return found
-
-
-def _told(part: Any, values: object) -> Any:
     own = declared(part)
-    held = {name: getattr(values, name) for name in own if hasattr(values, name)}
-    return part(**{name: own[name].read(value) for name, value in held.items()})
-
-
-_told_once = lru_cache(256)(_told)
-"""The same of settings, which are frozen; every message asks for some parts' again."""
+    return part(**{name: own[name].read(words[name]) for name in own if name in words})
 
 
 class Checked:

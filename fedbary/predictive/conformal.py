@@ -361,6 +361,14 @@ class Thresholds:
         held = self.counts.sum(1).tolist()
         return [row for row, count in enumerate(held) if count < examples_needed(self.level)]
 
+    def lacking(self, rows: Sequence[str]) -> str:
+        """Return a line on thresholds with too few examples behind them, given the rows' names."""
+        if self.examples < (needed := examples_needed(self.level)):
+            held = f"{self.examples} examples are held out, and a level of {self.level} needs"
+            return f"Sets hold all there is: {held} {needed}"
+        short = ", ".join(rows[row] for row in self.short)
+        return f"Too few examples for a threshold of their own: {short}" if short else ""
+
     @cached_property
     def bins(self) -> Tensor:
         """The threshold of each row, (rows,); a row that is short has that of all examples."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -23,7 +23,7 @@ from torch import Generator, Tensor, nn
 from fedbary.aggregation.sums import under
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
-from fedbary.parts.parameters import Checked, Count, ShareOrZero, told
+from fedbary.parts.parameters import Checked, Count, ShareOrZero, parameters_of
 from fedbary.parts.registry import predictors
 from fedbary.predictive.mahalanobis import Background
 from fedbary.predictive.networks import (
@@ -550,9 +550,9 @@ def kind_of(word: str) -> type[Predictor]:
     return found
 
 
-def predictor_of(settings: Any) -> Predictor:
-    """Return the kind that settings name, with its parameters."""
-    return told(kind_of(settings.predictive), settings)
+def predictor_named(word: str, words: Mapping[str, object]) -> Predictor:
+    """Return the kind that a word names, with the values that words give its parameters."""
+    return parameters_of(kind_of(word), words)
 
 
 def _is_gaussian(held: Predictive) -> bool:

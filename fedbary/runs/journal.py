@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping
 from numbers import Real
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,13 +13,13 @@ from safetensors.torch import load_file
 
 from fedbary.data.forms import user_path
 from fedbary.errors import RunError, SettingError
-from fedbary.parts.parameters import told
+from fedbary.parts.parameters import parameters_of
 from fedbary.runs.checkpoints import has_checkpoint, load_checkpoint
 from fedbary.runs.location import POSTERIOR, read_rounds, read_settings
 from fedbary.runs.resume import earlier_rates, lines_until
 from fedbary.runs.schema import JOURNAL
 from fedbary.settings.config import Settings
-from fedbary.settings.modes import Asynchronous, Clocked
+from fedbary.settings.modes import Asynchronous
 
 REPLIED, FAILED, LOST = "replied", "failed", "lost"
 """Ends of a question: a reply, an error in its place, or nothing in time."""
@@ -86,16 +85,16 @@ def journal_of(settings: Settings) -> list[Mapping[str, Any]]:
         aggregates, or with another number of clients at work or of replies to an aggregate. Or if
         it is not as the run wrote it, which the digest in the run's checkpoint says.
     """
-    path = told(Clocked, settings).speeds
+    path = settings.pace.speeds
     folder = user_path(path).parent
     rounds = read_rounds(folder)
     if any(JOURNAL not in line for line in rounds[1:]) or not rounds:
         allowed = f"the metrics of a run with mode=async, each aggregate with its {JOURNAL}"
         raise SettingError("speeds", path, allowed)
-    repeated = SimpleNamespace(**read_settings(folder))
-    theirs, mine = told(Asynchronous, repeated), told(Asynchronous, settings)
-    if settings.rounds > repeated.rounds:
-        allowed = f"at most {repeated.rounds}, as the run that it repeats has no more"
+    repeated, mine = read_settings(folder), settings.pace
+    theirs = parameters_of(Asynchronous, repeated)
+    if settings.rounds > repeated["rounds"]:
+        allowed = f"at most {repeated['rounds']}, as the run that it repeats has no more"
         raise SettingError("rounds", settings.rounds, allowed)
     for name in ("concurrency", "buffer"):
         if getattr(theirs, name) != getattr(mine, name):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fedbary.errors import SettingError
-from fedbary.inference import lr_in
 from fedbary.runs.checkpoints import Checkpoint, fingerprint, has_checkpoint, load_checkpoint
 from fedbary.runs.location import (
     DEFENCES,
@@ -29,7 +28,6 @@ from fedbary.runs.provenance import is_made_alike, write_settings
 from fedbary.runs.schema import SKIPPED
 from fedbary.runs.sites import left_out_sites
 from fedbary.settings.config import Settings, read_yaml, validated
-from fedbary.settings.modes import replays
 
 
 def checkpoint_to_resume(folder: Path, settings: Settings) -> Checkpoint | None:
@@ -125,7 +123,7 @@ def way_back(folder: Path, settings: Settings, number: int) -> str:
     if not deployed:
         words = ["fedbary", "resume", str(folder), f"--round {number - 1}"]
     ways = ["without a site's SuperNode" if deployed else "--without SITE"]
-    if getattr(settings, "clipping", True) is False:
+    if dict(settings).get("clipping") is False:
         ways = ["clipping=true", *ways]
     return f"{' '.join(words)} and {' or '.join(ways)}"
 
@@ -201,7 +199,7 @@ def lengthen(folder: Path, settings: Settings) -> None:
     RunError
         If another process is writing to the folder.
     """
-    if replays(settings):
+    if settings.pace.replays:
         allowed = f"{read_settings(folder)['rounds']}, as in the run that it repeats"
         raise SettingError("rounds", settings.rounds, allowed)
     with only_writer(folder):
@@ -223,14 +221,14 @@ def lengthen_locked(folder: Path, settings: Settings) -> None:
 
 def earlier_rates(folder: Path, settings: Settings) -> list[str]:
     """Return lines on rounds whose learning rates followed a shorter schedule than now."""
-    first, said = 1, []
+    first, said, lr_in = 1, [], settings.local.lr_in
     for made in rounds_before(folder):
-        shorter, last = settings.model_copy(update={"rounds": made["rounds"]}), made["round"]
-        if last >= first and lr_in(shorter, last) != lr_in(settings, last):
+        rounds, last = made["rounds"], made["round"]
+        if last >= first and lr_in(last, rounds) != lr_in(last, settings.rounds):
             said.append(
-                f"Rounds {first} to {last} had rates from {lr_in(shorter, first):.3g} to "
-                f"{lr_in(shorter, last):.3g}, of a schedule of {made['rounds']} rounds; the next "
-                f"has {lr_in(settings, last + 1):.3g}, of one of {settings.rounds}"
+                f"Rounds {first} to {last} had rates from {lr_in(first, rounds):.3g} to "
+                f"{lr_in(last, rounds):.3g}, of a schedule of {rounds} rounds; the next "
+                f"has {lr_in(last + 1, settings.rounds):.3g}, of one of {settings.rounds}"
             )
         first = last + 1
     return said

@@ -137,7 +137,7 @@ HELD_OUT = _entry(
     "held_out",
     "clients hold examples out",
     "mean scores of the global model there, with `calibrate` its `tempered_nll`, their fairness, "
-    "and each site's under `clients`",
+    "and each site's under `clients`; the mean of the clients' ECE is not that of their examples",
 )
 GROUPS = _entry(
     "groups",

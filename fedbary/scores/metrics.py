@@ -80,13 +80,11 @@ class Reliability:
     Attributes
     ----------
     confidence, accuracy : ndarray
-        Means over the examples of a bin, fractions, 0 where it is empty; (bins + 1,).
+        Means over the examples of a bin, fractions, 0 where it is empty; (bins,).
     count : ndarray
-        Examples of a bin, (bins + 1,), or the sum of their weights.
+        Examples of a bin, (bins,), or the sum of their weights.
 
-    Bin b holds confidences in [b/bins, (b+1)/bins). One further bin, the last, holds those of
-    exactly 1, as in torchmetrics. `ece` equals torchmetrics' ``multiclass_calibration_error``,
-    which would take seconds to import.
+    Bin b holds confidences in [b/bins, (b+1)/bins). The last bin holds a confidence of 1 too.
     """
 
     confidence: np.ndarray
@@ -134,11 +132,11 @@ def reliability(
     """
     confidence, predicted = _checked(probs, labels, bins).max(1)
     edges = torch.linspace(0, 1, bins + 1, device=confidence.device)
-    index = (torch.bucketize(confidence, edges, right=True) - 1).cpu().numpy()
+    index = torch.bucketize(confidence, edges[1:-1], right=True).cpu().numpy()
     each = np.ones(len(index)) if weights is None else weights.double().cpu().numpy()
-    count = np.bincount(index, each, bins + 1)
+    count = np.bincount(index, each, bins)
     means = [
-        np.bincount(index, each * values.cpu().numpy(), bins + 1) / np.where(count > 0, count, 1)
+        np.bincount(index, each * values.cpu().numpy(), bins) / np.where(count > 0, count, 1)
         for values in (confidence, predicted.eq(labels))
     ]
     if weights is None:
@@ -171,9 +169,9 @@ def ece_by_chance(probs: Tensor, bins: int, seed: int, repeats: int = 100) -> fl
     """
     rng = np.random.default_rng(seed)
     confidence = probs.detach().double().amax(1).clamp(0, 1).cpu().numpy()
-    index = np.minimum((confidence * bins).astype(int), bins)
+    index = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = [
-        np.bincount(index, (rng.random(len(index)) < confidence) - confidence, bins + 1)
+        np.bincount(index, (rng.random(len(index)) < confidence) - confidence, bins)
         for _ in range(repeats)
     ]
     return float(np.abs(gaps).sum(1).mean() / len(index))
@@ -235,15 +233,32 @@ def accuracy_after_rejection(
     ----------
     probs, labels : Tensor
         Probabilities (N, C) and classes (N,).
+    uncertainty, rejected
+        As in `means_after_rejection`.
+    """
+    return means_after_rejection(probs.argmax(1) == labels, uncertainty, rejected)
+
+
+def means_after_rejection(
+    values: Tensor, uncertainty: Tensor, rejected: Sequence[float]
+) -> list[float]:
+    """Return the mean of values over the inputs that are kept, for each rejected fraction.
+
+    Parameters
+    ----------
+    values : Tensor
+        One of each input, (N,).
     uncertainty : Tensor
-        The highest are rejected first, (N,); ties go in the inputs' order.
+        The highest are rejected first, (N,). Inputs of equal uncertainty each count with their
+        mean, so that the order of the inputs does not matter.
     rejected : sequence of float
         Fractions in [0, 1); at least one input is always kept.
     """
-    order = uncertainty.argsort(stable=True)
-    correct = (probs.argmax(1) == labels)[order].double().cumsum(0)
-    kept = [max(1, round(len(labels) * (1 - fraction))) for fraction in rejected]
-    return [float(correct[count - 1] / count) for count in kept]
+    _, tie, sizes = uncertainty.cpu().unique(return_inverse=True, return_counts=True)
+    of_tie = torch.bincount(tie, values.cpu().double()) / sizes
+    sums = of_tie.repeat_interleave(sizes).cumsum(0)
+    kept = [max(1, round(len(values) * (1 - fraction))) for fraction in rejected]
+    return [float(sums[count - 1] / count) for count in kept]
 
 
 def _checked(probs: Tensor, labels: Tensor, bins: int) -> Tensor:
@@ -299,6 +314,15 @@ def fitted_temperature(clients: Sequence[Mapping[str, Any]]) -> float | None:
     bend = before - 2 * here + after
     step = 0.5 * (before - after) / bend if bend > 0 else 0.0
     return math.exp(logs[best] + step * (logs[best + 1] - logs[best]))
+
+
+def end_of_temperatures(temperature: float) -> str:
+    """Return a line on a temperature at an end of the `TEMPERATURES`; "" for one between."""
+    for end, called in ((min, "least"), (max, "largest")):
+        if math.isclose(temperature, end(TEMPERATURES.values())):
+            said = f"The calibration temperature {temperature:g} is the {called} that is tried"
+            return f"{said}: the best one may lie beyond"
+    return ""
 
 
 def least_nll(clients: Sequence[Mapping[str, Any]]) -> float | None:

@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from fedbary.attacks import ATTACKS, OMNISCIENT
+from fedbary.attacks import ATTACKS, OMNISCIENT, Hostile, attack_named
 from fedbary.data.forms import DataSource, elsewhere, source_of
 from fedbary.data.partition import PARTITIONS
 from fedbary.data.partitioners import EXTRA
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import (
     BelowOne,
+    Checked,
     Count,
     NotNegative,
     Number,
     Positive,
     Ratio,
     Share,
-    told,
+    parameters_of,
 )
 from fedbary.parts.registry import data_sets, is_factory, modules, predictors, rules
 from fedbary.parts.registry import methods as names_of_methods
-from fedbary.settings.modes import Synchronous
+from fedbary.settings.modes import MODES, Asynchronous, Synchronous
 from fedbary.settings.owners import divergences, methods, task_kind
-from fedbary.settings.partition_names import parameters_of, partitioners
+from fedbary.settings.partition_names import parameters_of as of_partition
+from fedbary.settings.partition_names import partitioners
+
+if TYPE_CHECKING:
+    from fedbary.inference import PosteriorParameters
+
+_Kind = TypeVar("_Kind", bound=Checked)
+
+WITHOUT_STEPS = {"local_epochs": 1, "lr_schedule": "constant"}
+"""What holds at clients that take no steps of SGD, or steps of a schedule of their own."""
 
 
 class Settings(BaseModel):
     """Settings of every run; simulation.yaml has their meanings and defaults.
 
-    The parameters of the run's parts are further settings; `validated` allows no others.
+    The parameters of the run's parts are further settings; `validated` allows no others. The code
+    reads them from the parts: `of_task`, `local`, `pace` and `hostile` are typed.
+    ``dict(settings)`` has all of them by name, as on a command line.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -124,13 +138,40 @@ class Settings(BaseModel):
     @property
     def partition_parameters(self) -> tuple[tuple[str, Any], ...]:
         """The parameters of the partition, each with its value."""
-        own = parameters_of(self.partition).items()
-        return tuple((name, found.read(getattr(self, name))) for name, found in own)
+        words, own = dict(self), of_partition(self.partition)
+        return tuple((name, own[name].read(words[name])) for name in own)
 
     @property
     def participants(self) -> int:
         """Number of clients that train in a round."""
-        return max(1, round(told(Synchronous, self).participation * self.clients))
+        return self.pace.asked(self.clients)
+
+    def of_task(self, kind: type[_Kind]) -> _Kind:
+        """Return the task's parameters that are of a kind, such as `OfClasses`.
+
+        A task that lacks some has their defaults, which ask for nothing.
+        """
+        part: Any = kind
+        found: _Kind = _of_task(self, part)
+        return found
+
+    @property
+    def local(self) -> PosteriorParameters:
+        """Parameters of local steps, and of the posterior; the defaults if a method uses none.
+
+        `WITHOUT_STEPS` has the two defaults that differ from those of runs with steps.
+        """
+        return _local(self)
+
+    @property
+    def pace(self) -> Synchronous | Asynchronous:
+        """Parameters of the mode."""
+        return _pace(self)
+
+    @property
+    def hostile(self) -> Hostile | None:
+        """The attack with its parameters; None for none."""
+        return None if self.attack == "none" else attack_named(self.attack, dict(self))
 
     @field_validator("task", "method", "inference", "partition", "predictive", "attack", "tracker")
     @classmethod
@@ -158,6 +199,25 @@ class Settings(BaseModel):
         if value not in networks and not is_factory(value):
             raise SettingError("model", value, f"{', '.join(networks)}, or package.module:factory")
         return value
+
+
+@lru_cache(256)
+def _of_task(settings: Settings, kind: Any) -> Any:
+    own: Any = task_kind(settings.task).Parameters
+    if issubclass(own, kind):
+        return parameters_of(own, dict(settings))
+    return parameters_of(kind, vars(_of_task(settings, own)))
+
+
+@lru_cache(256)
+def _local(settings: Settings) -> PosteriorParameters:
+    kind: type[PosteriorParameters] = import_module("fedbary.inference").PosteriorParameters
+    return parameters_of(kind, WITHOUT_STEPS | dict(settings))
+
+
+@lru_cache(256)
+def _pace(settings: Settings) -> Synchronous | Asynchronous:
+    return parameters_of(MODES[settings.mode], dict(settings))
 
 
 def data_task(setting: str, task: str) -> str:

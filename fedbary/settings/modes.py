@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import Checked, Count, NotNegative, Number, Positive, Share, told
+from fedbary.parts.parameters import Checked, Count, NotNegative, Number, Positive, Share
 
 if TYPE_CHECKING:
     from fedbary.settings.model import Settings
@@ -28,6 +28,20 @@ class Clocked(Checked):
     """
 
     speeds: str = "none"
+
+    @property
+    def has_clock(self) -> bool:
+        """True if the run has a virtual time."""
+        return self.speeds != "none"
+
+    @property
+    def replays(self) -> bool:
+        """True if the run repeats another in the order of its journal."""
+        return self.speeds.endswith(".jsonl")
+
+    def asked(self, clients: int, least: int = 1) -> int:
+        """Return how many of so many clients train at a time, but for `concurrency`."""
+        return clients
 
 
 @dataclass(frozen=True)
@@ -112,6 +126,10 @@ class Synchronous(Clocked):
     wait_for: Share = 1.0
     deadline: Positive | None = None
 
+    def asked(self, clients: int, least: int = 1) -> int:
+        """Return how many of so many clients train in a round."""
+        return max(least, round(self.participation * clients))
+
     def awaited(self, seconds: Sequence[float], min_replies: int) -> tuple[int, float]:
         """Return the number of a round's fastest replies that count, and the round's duration.
 
@@ -133,30 +151,22 @@ class Synchronous(Clocked):
         return least, seconds[least - 1]
 
 
-MODES: Mapping[str, type[Clocked]] = MappingProxyType(
+MODES: Mapping[str, type[Synchronous] | type[Asynchronous]] = MappingProxyType(
     {"rounds": Synchronous, "async": Asynchronous}
 )
 """The class of each mode's parameters by the mode's name."""
 
 
-def mode_of(settings: Settings) -> Asynchronous:
-    """Return the parameters of a run without rounds."""
-    return told(Asynchronous, settings)
-
-
-def replays(settings: Settings) -> bool:
-    """Return whether a run repeats another in the order of its journal."""
-    return told(Clocked, settings).speeds.endswith(".jsonl")
-
-
 def require_real_time(settings: Settings) -> None:
     """Raise a SettingError if a run on real servers has a virtual clock."""
-    if (speeds := told(Clocked, settings).speeds) != "none":
-        raise SettingError("speeds", speeds, "none on real servers, whose time is real")
+    if settings.pace.has_clock:
+        raise SettingError(
+            "speeds", settings.pace.speeds, "none on real servers, whose time is real"
+        )
 
 
 def require_virtual_time(settings: Settings) -> None:
     """Raise a SettingError if a simulation without rounds has no virtual clock."""
-    if settings.mode == "async" and told(Clocked, settings).speeds == "none":
+    if settings.mode == "async" and not settings.pace.has_clock:
         allowed = "uniform, lognormal or a .csv for mode=async, whose simulation needs a clock"
         raise SettingError("speeds", "none", allowed)

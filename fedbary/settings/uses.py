@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import NONE, declared, told
+from fedbary.parts.parameters import NONE, declared
 from fedbary.settings.model import Settings
 from fedbary.settings.owners import (
     counts_hostile,
@@ -42,7 +42,7 @@ def require_used_by_some(named: Mapping[str, Any], runs: Sequence[Settings]) -> 
     for name in named:
         if all(name in without_use for without_use in unused):
             part, uses = unused[0][name]
-            value = getattr(runs[0], name, named[name])
+            value = dict(runs[0]).get(name, named[name])
             others = uses if uses.endswith(" do") else f"it uses {uses}"
             raise SettingError(name, value, f"no value: {part} does not use it; {others}")
 
@@ -54,19 +54,19 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     """
     yield from _of_other_parts(settings)
     task = task_kind(settings.task)
+    words = {**dict(settings), **vars(settings.of_task(task.Parameters))}
     method = methods()[settings.method]
     part = f"method={method.name}"
     for name in unused_by(method):
         yield name, (part, ", ".join(declared(method)))
     yield from task.unused(settings)
     rule = dict(names(settings))["rule"]
-    counts = getattr(settings, "mixing", False) or counts_hostile(rule)
+    counts = words.get("mixing") or counts_hostile(rule)
     if "trim_fraction" in declared(method) and not counts:
         part = f"rule={rule}"
         yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")
-    own = told(task.Parameters, settings)
     for name, (setting, value, uses) in getattr(task.Parameters, "IDLE", {}).items():
-        if getattr(own, setting, getattr(settings, setting)) == value:
+        if words[setting] == value:
             yield name, (f"{setting}={NONE if value is None else value}", uses)
 
 

@@ -74,23 +74,21 @@ def _seconds_of_an_epoch(settings: Settings) -> float:
 
 def _seconds_by_steps(settings: Settings) -> float:
     from fedbary.data.sites import Site
-    from fedbary.inference import PosteriorParameters, Training, local_method
+    from fedbary.inference import Training, local_method
     from fedbary.methods import Local, Server, method_of
-    from fedbary.parts.parameters import told
     from fedbary.tasks import task_of
 
     task, method = task_of(settings), method_of(settings)
     model = task.make_model(task.signature())
-    by = told(PosteriorParameters, settings)
-    epochs = getattr(settings, "local_epochs", 1)
-    x, y, rows = task.sample(math.ceil(STEPS / epochs) * by.batch_size)
+    by = settings.local
+    x, y, rows = task.sample(math.ceil(STEPS / by.local_epochs) * by.batch_size)
     site = Site("partition 0", "", 0, settings.clients)
     training = Training(
-        epochs=epochs,
+        epochs=by.local_epochs,
         batch_size=by.batch_size,
         lr=by.lr,
     ).suited_to(model, len(y))
-    inference = local_method(settings.inference, settings)
+    inference = local_method(settings.inference, dict(settings))
     for _ in range(2):
         start = time.perf_counter()
         local = Local(
@@ -104,6 +102,6 @@ def _seconds_by_steps(settings: Settings) -> float:
     if settings.engine == "ray":
         at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)
     tried, own = (math.ceil(count / by.batch_size) for count in (len(y), rows / settings.clients))
-    of_a_step = seconds / (tried * method.passes(epochs, tried))
-    steps = settings.clients * own * method.passes(epochs, own)
-    return of_a_step * steps / epochs * ROUND_OVERHEAD / at_once
+    of_a_step = seconds / (tried * method.passes(by.local_epochs, tried))
+    steps = settings.clients * own * method.passes(by.local_epochs, own)
+    return of_a_step * steps / by.local_epochs * ROUND_OVERHEAD / at_once

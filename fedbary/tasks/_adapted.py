@@ -15,9 +15,7 @@ from fedbary.backbones._adapted import (
     require_asked,
     with_gaussians,
 )
-from fedbary.inference import PosteriorParameters
 from fedbary.models import build
-from fedbary.parts.parameters import told
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
 from fedbary.settings.owners import methods
@@ -35,13 +33,13 @@ _TRIED: set[tuple[Backbone, Adapters, tuple[int, ...]]] = set()
 
 def has_adapters(settings: Settings) -> bool:
     """Say whether adapters of the backbone train, in place of a model on its features."""
-    own = told(OfFeatures, settings)
-    return own.backbone != "none" and told(OfAdapters, settings).adapters != "none"
+    own = settings.of_task(OfFeatures)
+    return own.backbone != "none" and settings.of_task(OfAdapters).adapters != "none"
 
 
 def on_backbone(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on the settings of features and of adapters."""
-    own = told(OfFeatures, settings)
+    own = settings.of_task(OfFeatures)
     if has_adapters(settings):
         alone = methods()[settings.method].fits_last_layer or settings.inference == "laplace"
         fits = f"method={settings.method}, inference={settings.inference}: they fit the last layer"
@@ -75,7 +73,7 @@ def adapted_network(
     SettingError
         If the adapters do not fit the backbone, or it does not take such images.
     """
-    own = told(OfAdapters, settings)
+    own = settings.of_task(OfAdapters)
     head = build(
         settings.model, (_width(backbone, shape),), outputs, seed, parameters=settings.model_dump()
     )
@@ -84,7 +82,7 @@ def adapted_network(
     if (backbone, how, shape) not in _TRIED:
         require_asked(network, shape)
         _TRIED.add((backbone, how, shape))
-    init_log_var = told(PosteriorParameters, settings).init_log_var
+    init_log_var = settings.local.init_log_var
     network = with_gaussians(network, settings.bayesian_layers, init_log_var)
     return as_it_trains(settings, keep_frozen(network), shape, (outputs,))
 

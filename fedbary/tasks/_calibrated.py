@@ -7,7 +7,6 @@ from torch import Tensor
 
 from fedbary.data.tables import Layout
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import told
 from fedbary.predictive import Forecast, Prediction
 from fedbary.predictive.conformal import (
     BINS,
@@ -41,7 +40,7 @@ def row_names(settings: Settings, signature: Signature) -> tuple[str, ...]:
     SettingError
         If it is to be a column that has no levels.
     """
-    by = told(OfGuarantees, settings).conformal_by
+    by = settings.of_task(OfGuarantees).conformal_by
     if by in (ALL, CLASS):
         return (ALL,) if by == ALL else signature.classes
     assert isinstance(signature, Layout)
@@ -54,7 +53,7 @@ def row_names(settings: Settings, signature: Signature) -> tuple[str, ...]:
 
 def groups(settings: Settings, signature: Signature, x: Tensor) -> Tensor | None:
     """Return the row of each input in its own units, (N,) int64; None where no column says it."""
-    by = told(OfGuarantees, settings).conformal_by
+    by = settings.of_task(OfGuarantees).conformal_by
     if by in (ALL, CLASS):
         return None
     assert isinstance(signature, Layout)
@@ -82,9 +81,9 @@ def held_out(
     if isinstance(predicted, Forecast):
         bins, risk = residual_bins(predicted, y), torch.zeros(0, BINS, dtype=torch.int64)
     else:
-        bins = true_class_bins(told(OfClasses, settings).conformal_score, predicted.probs, y)
+        bins = true_class_bins(settings.of_task(OfClasses).conformal_score, predicted.probs, y)
         risk = risk_histogram(predicted, y)
-    by_class = told(OfGuarantees, settings).conformal_by == CLASS
+    by_class = settings.of_task(OfGuarantees).conformal_by == CLASS
     if (rows := groups(settings, signature, x)) is None:
         rows = y if by_class else torch.zeros_like(bins)
     height = len(row_names(settings, signature))
@@ -112,7 +111,9 @@ def hits_and_sizes(
     if isinstance(predicted, Forecast):
         low, high = intervals_within(bins, predicted, rows)
         return (low <= y) & (y <= high), high - low
-    sets = sets_within(bins, told(OfClasses, settings).conformal_score, predicted.probs, rows).cpu()
+    sets = sets_within(
+        bins, settings.of_task(OfClasses).conformal_score, predicted.probs, rows
+    ).cpu()
     return sets.gather(1, y.cpu()[:, None])[:, 0], sets.sum(1)
 
 

@@ -20,7 +20,6 @@ from fedbary.data.image_layout import ImageLayout
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve, reliability_picture, who_gains
 from fedbary.figures.sheet import BLUE, GREEN, RED
-from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.networks import device_of
 from fedbary.predictive.predictor import Draws, kind_of
@@ -32,6 +31,7 @@ from fedbary.scores.metrics import (
     TEMPERATURES,
     accuracy_after_rejection,
     ece_by_chance,
+    end_of_temperatures,
     evaluate,
     fairness,
     fitted_temperature,
@@ -106,31 +106,6 @@ def known(scores: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, f
     )
     found = {f"{p}{name}": limits for p in prefixes for name, limits in scores.items()}
     return {**found, **KNOWN_AT_TEMPERATURES}
-
-
-def summary(trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]) -> dict[str, Any]:
-    """Return the fairness of the clients' own models, and of the global one on their holdouts."""
-    line: dict[str, Any] = {}
-    if told := [client for client in trained if "local-accuracy" in client]:
-        line[schema.LOCAL_MODELS] = _spread(told, "local-accuracy")
-    if told := [client for client in held_out if client.keys() >= SCORES.keys()]:
-        shown = [{k: v for k, v in client.items() if k not in TEMPERATURES} for client in told]
-        tempered = least_nll(told)
-        line[schema.HELD_OUT] = {
-            **means(told),
-            **({} if tempered is None else {"tempered_nll": tempered}),
-            **_spread(told, "accuracy"),
-            "clients": shown,
-        }
-    for data, part in DATA.items():
-        both = {f"{OWN[model]}{part}accuracy" for model in ("global", "personal")}
-        told = [client for client in held_out if client.keys() >= both]
-        for model, prefix in OWN.items():
-            name = f"{prefix}{part}accuracy"
-            if of_model := [client for client in told if name in client]:
-                spreads = line.setdefault(schema.PERSONAL, {}).setdefault(data, {})
-                spreads[model] = _spread(of_model, name)
-    return line
 
 
 def uncertainty(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:
@@ -215,7 +190,7 @@ class Classes(Task):
     @property
     def bins(self) -> int:
         """Number of bins of the expected calibration error."""
-        return told(OfClasses, self.settings).ece_bins
+        return self.settings.of_task(OfClasses).ece_bins
 
     # What a task may change
 
@@ -314,7 +289,7 @@ class Classes(Task):
             weights = weights.repeat_interleave(len(labels) // len(y))
             return evaluate(each.probs, labels, self.bins, weights)
         found = self.judged(prediction, y)
-        if told(OfClasses, self.settings).calibrate == "temperature" and by is not None:
+        if self.settings.of_task(OfClasses).calibrate == "temperature" and by is not None:
             found |= nll_at_temperatures(each, labels)
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
@@ -369,22 +344,42 @@ class Classes(Task):
         return Scored(scores, line)
 
     def said(self, scores: Mapping[str, float]) -> str:
-        """Return accuracy, NLL and ECE."""
+        """Return accuracy, NLL and ECE; without data at the server the ECE is the clients' mean."""
+        at_server = self.settings.dataset != "none"
         if math.isnan(scores["accuracy"]):
-            told = self.settings.dataset != "none"
-            why = "predictions are not finite" if told else "no site has answered"
+            why = "predictions are not finite" if at_server else "no site has answered"
             return f"not scored, {why}"
         accuracy, nll, ece = (scores[name] for name in ("accuracy", "nll", "ece"))
-        return f"accuracy {100 * accuracy:.2f} %  NLL {nll:z.4f}  ECE {100 * ece:.2f} %"
+        called = "ECE" if at_server else "clients' mean ECE"
+        return f"accuracy {100 * accuracy:.2f} %  NLL {nll:z.4f}  {called} {100 * ece:.2f} %"
 
     def summary(
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
     ) -> dict[str, Any]:
-        """Return the clients' fairness, and the means of their scores on what they hold out."""
-        line = summary(trained, held_out)
-        if schema.HELD_OUT in line and (more := self.limits.keys() - SCORES.keys()):
-            also = means(line[schema.HELD_OUT]["clients"], sorted(more))
-            line[schema.HELD_OUT] = {**also, **line[schema.HELD_OUT]}
+        """Return the fairness of the clients' own models, and of the global one on their holdouts.
+
+        Beside the latter stand the means of the clients' scores.
+        """
+        line: dict[str, Any] = {}
+        if told := [client for client in trained if "local-accuracy" in client]:
+            line[schema.LOCAL_MODELS] = _spread(told, "local-accuracy")
+        if told := [client for client in held_out if client.keys() >= SCORES.keys()]:
+            shown = [{k: v for k, v in client.items() if k not in TEMPERATURES} for client in told]
+            tempered = least_nll(told)
+            line[schema.HELD_OUT] = {
+                **means(told, self.limits),
+                **({} if tempered is None else {"tempered_nll": tempered}),
+                **_spread(told, "accuracy"),
+                "clients": shown,
+            }
+        for data, part in DATA.items():
+            both = {f"{OWN[model]}{part}accuracy" for model in ("global", "personal")}
+            told = [client for client in held_out if client.keys() >= both]
+            for model, prefix in OWN.items():
+                name = f"{prefix}{part}accuracy"
+                if of_model := [client for client in told if name in client]:
+                    spreads = line.setdefault(schema.PERSONAL, {}).setdefault(data, {})
+                    spreads[model] = _spread(of_model, name)
         return line
 
     def pictures_of_clients(self, line: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
@@ -399,15 +394,15 @@ class Classes(Task):
         if gains:
             yield "who-gains", who_gains(gains)
 
-    def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
-        """Yield the reliability diagram."""
-        labels = self.scored_by_clients(facts)[1]
-        yield "reliability", self._reliability(prediction, labels, "Final global model")
+    def advice(self, found: Scored, facts: Facts) -> tuple[str, ...]:
+        """Return a line on a temperature at its grid's end, or what one would make of the NLL."""
+        end = end_of_temperatures(found.line.get(schema.TEMPERATURE, 1.0))
+        return tuple(filter(None, (end, self._better_tempered(found, facts))))
 
-    def advice(self, found: Scored, facts: Facts) -> str:
-        """Return what a temperature would make of the NLL, where that is a tenth less."""
+    def _better_tempered(self, found: Scored, facts: Facts) -> str:
+        """Return what a temperature would make of the NLL, where that is a tenth less; or ""."""
         settings = self.settings
-        if found.prediction is None or told(OfClasses, settings).calibrate != "none":
+        if found.prediction is None or settings.of_task(OfClasses).calibrate != "none":
             return ""
         if (labels := self.scored_by_clients(facts)[1]).ndim > 1:
             return ""
@@ -471,10 +466,9 @@ class Classes(Task):
             **({} if far is None else {"relative Mahalanobis distance": far.cpu().numpy()}),
         }
 
-    def judgement(self, prediction: Prediction, y: Tensor) -> Iterator[tuple[str, Figure]]:
+    def judgement(
+        self, prediction: Prediction, y: Tensor, title: str
+    ) -> Iterator[tuple[str, Figure]]:
         """Yield the reliability diagram."""
-        yield "reliability", self._reliability(prediction, y, "Global model, these examples")
-
-    def _reliability(self, prediction: Prediction, y: Tensor, title: str) -> Figure:
         each, labels = prediction.one_by_one(), y.flatten()
-        return reliability_picture(each, labels, self.bins, title)
+        yield "reliability", reliability_picture(each, labels, self.bins, title)

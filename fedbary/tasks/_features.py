@@ -16,7 +16,6 @@ from fedbary.data.image_layout import ImageLayout, parse_channels
 from fedbary.data.images import Normaliser
 from fedbary.data.standardise import Standardiser, principal
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfImages
@@ -26,7 +25,7 @@ from fedbary.tasks._values import Dialogue
 
 def backbone_of(settings: Settings) -> Backbone | None:
     """Return the backbone that the settings name, read once per process; None for none."""
-    own = told(OfImages, settings)
+    own = settings.of_task(OfImages)
     if own.backbone == "none":
         return None
     by = own.backbone, own.backbone_weights, own.backbone_size, torch_device(settings)
@@ -63,7 +62,7 @@ def shape_of(settings: Settings, layout: ImageLayout) -> tuple[int, ...]:
     SettingError
         If the settings ask for components of images, or for more than there are features.
     """
-    features = told(OfImages, settings).features
+    features = settings.of_task(OfImages).features
     if features == "all":
         return layout.seen
     if len(layout.seen) > 1:
@@ -78,6 +77,6 @@ def ask_projection(scale: Normaliser, settings: Settings) -> Dialogue[Normaliser
     """Ask for second moments of standardised features; return the projection too."""
     mean, std = (torch.tensor(held, dtype=torch.float64) for held in (scale.mean, scale.std))
     moments = yield from _sums.ask_moments(Standardiser(mean, std))
-    own = told(OfImages, settings)
+    own = settings.of_task(OfImages)
     found = principal(moments, int(own.features), own.whiten)
     return replace(scale, projection=tuple(found.flatten().tolist()))

@@ -15,7 +15,6 @@ from fedbary.data.batches import Augment, inputs
 from fedbary.data.image_layout import ImageLayout, of_pictures, parse_classes, parse_shape
 from fedbary.data.images import Dataset, load
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import told
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfImages
@@ -33,13 +32,13 @@ FAR, NARROW = 0.5, 0.1
 
 def conditions(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on the settings of a classification."""
-    own = told(OfImages, settings)
+    own = settings.of_task(OfImages)
     on_features = own.backbone != "none" and own.adapters == "none"
     still = not on_features or own.augment in ("auto", False)
     yield "augment", still, "auto or false with a backbone, which sees an image once"
     flat = own.backbone == "none" or settings.model not in ("cnn", "resnet20")
     yield "model", flat, "linear, mlp or a network of yours with a backbone, for its features"
-    normal = own.normalise == "none" or getattr(settings, "pixels", "unit") == "unit"
+    normal = own.normalise == "none" or dict(settings).get("pixels") != "signed"
     yield "normalise", normal, "none for pixels=signed"
 
 
@@ -47,17 +46,17 @@ def load_dataset(settings: Settings) -> Dataset:
     """Return the data set, read once per process."""
     named = named_shape(settings)
     data_dir, shape = Path(settings.data_dir), named if named and len(named) == 3 else None
-    own = told(OfImages, settings)
+    own = settings.of_task(OfImages)
     return load(settings.dataset, data_dir, settings.download, shape, own.resize, own.target)
 
 
 def load_foreign(settings: Settings) -> Dataset:
     """Return `ood_dataset`; pictures that may be resized take the shape of the data set."""
     held = load_dataset(settings).shape
-    resize = told(OfImages, settings).resize
+    resize = settings.of_task(OfImages).resize
     shape = of_pictures(held) if resize != "none" else None
     data_dir = Path(settings.data_dir)
-    found = load(told(OfImages, settings).ood_dataset, data_dir, settings.download, shape, resize)
+    found = load(settings.of_task(OfImages).ood_dataset, data_dir, settings.download, shape, resize)
     if 1 in (len(held), len(found.shape)) and found.shape != held:
         shown, allowed = ("×".join(map(str, sides)) for sides in (found.shape, held))
         raise SettingError("ood_dataset", f"inputs of {shown}", f"inputs of {allowed}, as dataset")
@@ -66,7 +65,7 @@ def load_foreign(settings: Settings) -> Dataset:
 
 def named_shape(settings: Settings) -> tuple[int, ...] | None:
     """Return the shape that the settings name; None for that of the data set."""
-    named = told(OfImages, settings).input_shape
+    named = settings.of_task(OfImages).input_shape
     return None if named == "auto" else parse_shape(named)
 
 
@@ -78,7 +77,7 @@ def layout_of(settings: Settings) -> ImageLayout:
     SettingError
         If the two do not agree.
     """
-    own = told(OfImages, settings)
+    own = settings.of_task(OfImages)
     if settings.dataset == "none":
         return ImageLayout(parse_shape(own.input_shape), parse_classes(own.classes))
     dataset = load_dataset(settings)
@@ -96,7 +95,7 @@ def layout_of(settings: Settings) -> ImageLayout:
 
 def augments(settings: Settings) -> Augment:
     """Random changes of the data set's training images."""
-    chosen = told(OfImages, settings).augment
+    chosen = settings.of_task(OfImages).augment
     return load_dataset(settings).augment if chosen == "auto" else chosen
 
 
@@ -114,7 +113,7 @@ def ood_images(settings: Settings) -> Tensor | None:
     They are resized bilinearly; colours become their luminance, or grey becomes three channels.
     Features stay as they are.
     """
-    if told(OfImages, settings).ood_dataset == "none":
+    if settings.of_task(OfImages).ood_dataset == "none":
         return None
     other, shape = load_foreign(settings), load_dataset(settings).shape
     return _in_shape(other, shape, torch_device(settings))

@@ -9,10 +9,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fedbary.errors import SettingError
-from fedbary.inference import PosteriorParameters, prepare
+from fedbary.inference import prepare
 from fedbary.models import build
 from fedbary.parts.imports import said
-from fedbary.parts.parameters import told
 from fedbary.parts.registry import is_factory
 from fedbary.predictive.networks import answering_draws, device_of
 from fedbary.settings.config import Settings
@@ -137,7 +136,7 @@ def network(
         outputs,
         seed,
         settings.bayesian_layers,
-        told(PosteriorParameters, settings).init_log_var,
+        settings.local.init_log_var,
         settings.model_dump(),
         answer,
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,15 +17,17 @@ from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
 from fedbary.data.sites import Site
 from fedbary.data.standardise import Sums
-from fedbary.data.table_examples import read_rows
+from fedbary.data.table_examples import coded_rows, read_rows, require_rows
 from fedbary.data.tables import Choice, Labelled, Layout, Table, names_in, plain
 from fedbary.errors import CellError
-from fedbary.parts.parameters import told
 from fedbary.settings.task_words import OfGuarantees, OfRows
 from fedbary.tasks import _sums
 from fedbary.tasks._calibrated import row_names
 from fedbary.tasks._task import Task
 from fedbary.tasks._values import Dialogue
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 UNTOLD = "columns or cells that do not fit"
 """Message to the server about a site's table; the site's own log says more."""
@@ -33,13 +36,17 @@ UNTOLD = "columns or cells that do not fit"
 class Rows(Task):
     """A task on the rows of a table."""
 
-    by_split = True
     facts = "standardiser"
 
     @cached_property
     def own(self) -> OfRows:
         """The task's own settings."""
-        return told(OfRows, self.settings)
+        return self.settings.of_task(OfRows)
+
+    @cached_property
+    def deal(self) -> deal.Deal:
+        """Rules by which the rows are dealt; each split has draws of its own."""
+        return replace(super().deal, split=self.own.split)
 
     @property
     def choice(self) -> Choice:
@@ -65,7 +72,7 @@ class Rows(Task):
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the device, the data, the split or the model cannot be had."""
         deal.evaluation_data(self.held, self.deal)
-        if told(OfGuarantees, self.settings).conformal is not None:
+        if self.settings.of_task(OfGuarantees).conformal is not None:
             row_names(self.settings, self.signature())
         super().check(own_data)
 
@@ -133,6 +140,18 @@ class Rows(Task):
         names = [name for name, levels in layout.columns if not levels]
         are_numbers = torch.tensor([feature in names for feature in layout.features])
         return {"fill": torch.where(are_numbers, medians, of_features.mean)}
+
+    def inputs(self, x: Tensor | DataFrame, signature: Layout) -> Tensor:
+        """Return rows as features (N, D), after a check; columns of a DataFrame by their names.
+
+        Raises
+        ------
+        SettingError
+            As `require_rows` and `coded_rows` do.
+        """
+        if isinstance(x, Tensor):
+            return require_rows(x, signature)
+        return coded_rows(x, self.own.target, signature)
 
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read the rows of a file."""

@@ -32,7 +32,7 @@ from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
 from fedbary.parts.parameters import Checked
 from fedbary.predictive import Forecast, Prediction, Predictive, Predictor
-from fedbary.predictive.predictor import predictor_of
+from fedbary.predictive.predictor import predictor_named
 from fedbary.runs.data_kept import read_digest
 from fedbary.runs.own_code import require_same_code
 from fedbary.runs.run_folder import read_signature
@@ -91,8 +91,6 @@ class Task(ABC):
         False if an example has several classes: methods that learn from one softmax do not fit.
     private : bool
         True if a run without normalisation takes no sums of the sites' data but its method's.
-    by_split : bool
-        True if the setting `split` chooses among splits of the data; each has its own draws.
     facts : str
         File name of the facts in the run folder; "" for a task without questions.
     counts_classes : bool
@@ -112,7 +110,6 @@ class Task(ABC):
     numbers = False
     one_class = True
     private = False
-    by_split = False
     facts = ""
     counts_classes = False
     known_metrics: Mapping[str, tuple[float, float]] = {}
@@ -133,12 +130,23 @@ class Task(ABC):
     @cached_property
     def deal(self) -> Deal:
         """Rules by which the examples are dealt."""
-        return Deal.of(self.settings, self.by_split)
+        by = self.settings
+        return Deal(
+            None,
+            by.evaluate_on,
+            by.partition,
+            by.min_examples,
+            by.holdout,
+            by.seed,
+            by.train_fraction,
+            by.server_fraction,
+            by.partition_parameters,
+        )
 
     @property
     def predictor(self) -> Predictor:
         """The kind of prediction that the settings name."""
-        return predictor_of(self.settings)
+        return predictor_named(self.settings.predictive, dict(self.settings))
 
     # What the data are
 
@@ -328,9 +336,9 @@ class Task(ABC):
         """Return the scores as the log's line has them."""
         return "  ".join(f"{name} {score:.4g}" for name, score in scores.items())
 
-    def advice(self, found: Scored, facts: Facts) -> str:
-        """Return a line on how a result's predictions could be better; "" for none."""
-        return ""
+    def advice(self, found: Scored, facts: Facts) -> Sequence[str]:
+        """Return lines on what a result's scores leave out, and how they could be better."""
+        return ()
 
     def summary(
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
@@ -344,9 +352,28 @@ class Task(ABC):
 
     def pictures(self, prediction: Any, facts: Facts) -> Iterable[tuple[str, Figure]]:
         """Yield pictures of the final model's predictions, each with its file's name."""
-        return ()
+        scored = self.scored_by_clients(facts)
+        return () if scored is None else self.judgement(prediction, scored[1], "Final global model")
 
     # After the run
+
+    def inputs(self, x: Any, signature: Any) -> Tensor:
+        """Return inputs in their own units as a tensor (N, …), after a check.
+
+        Raises
+        ------
+        SettingError
+            If they are no finite tensor of the signature's shape, or nothing that the task reads.
+        """
+        shape = tuple(self.zeros(signature).shape[1:])
+        allowed = f"a tensor (N, {', '.join(map(str, shape))})"
+        if not isinstance(x, Tensor):
+            raise SettingError("x", f"a {type(x).__name__}", allowed)
+        if tuple(x.shape[1:]) != shape:
+            raise SettingError("x", f"a tensor {tuple(x.shape)}", allowed)
+        if not x.isfinite().all():
+            raise SettingError("x", "NaN or infinity", "finite numbers")
+        return x
 
     @abstractmethod
     def predict(self, outcome: Outcome, x: Any, facts: Facts, seed: int) -> Any:
@@ -391,6 +418,6 @@ class Task(ABC):
     def judged(self, prediction: Any, y: Tensor) -> dict[str, float]:
         """Score a prediction of examples whose targets are known."""
 
-    def judgement(self, prediction: Any, y: Tensor) -> Iterable[tuple[str, Figure]]:
-        """Yield pictures of such a prediction, each with its file's name."""
+    def judgement(self, prediction: Any, y: Tensor, title: str) -> Iterable[tuple[str, Figure]]:
+        """Yield pictures of such a prediction under a title, each with its file's name."""
         return ()

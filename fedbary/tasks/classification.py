@@ -27,7 +27,7 @@ from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import Dataset, Normaliser, pixel_sums
 from fedbary.data.sites import Site, own_notes, own_shard
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import Checked, told
+from fedbary.parts.parameters import Checked
 from fedbary.predictive import Prediction
 from fedbary.runs import schema
 from fedbary.runs.run_folder import read_layout
@@ -64,7 +64,7 @@ class Classification(Classes):
     @cached_property
     def own(self) -> OfImages:
         """The task's own settings."""
-        return told(OfImages, self.settings)
+        return self.settings.of_task(OfImages)
 
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the device, the data sets, the model or the split fail."""

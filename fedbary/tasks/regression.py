@@ -22,8 +22,8 @@ from fedbary.data.deal import Shard
 from fedbary.data.tables import Layout, Table, load
 from fedbary.figures.run_pictures import reliability_picture
 from fedbary.figures.sheet import BLUE, GREEN, RED
-from fedbary.inference import PosteriorParameters
-from fedbary.parts.parameters import told
+from fedbary.models import mlp
+from fedbary.parts.parameters import parameters_of
 from fedbary.parts.registry import predictors
 from fedbary.predictive import Forecast, Predictive
 from fedbary.predictive.prediction import concatenated
@@ -32,6 +32,7 @@ from fedbary.predictive.regression import NoiseSums, RegressionStandardiser, noi
 from fedbary.runs import schema
 from fedbary.scores.regression import SCORES, score
 from fedbary.settings.config import Settings
+from fedbary.settings.owners import methods
 from fedbary.settings.task_words import OfNumbers
 from fedbary.tasks import _failing, _sums
 from fedbary.tasks._rows import Rows
@@ -67,7 +68,7 @@ NINETY_PERCENT = 1.6448536269514722
 
 def of_numbers(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on settings."""
-    own = told(OfNumbers, settings)
+    own = settings.of_task(OfNumbers)
     yield "model", settings.model in ("mlp", "linear"), "mlp or linear for task=regression"
     yield "dataset", settings.dataset != "none", "a data set for task=regression"
     deals = "iid, quantity or ContinuousPartitioner for regression"
@@ -79,6 +80,11 @@ def of_numbers(settings: Settings) -> Iterator[Condition]:
     yield "inference", not clamped, "another local method: only the CNN clamps log-variances"
     yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"
     name, noise = settings.strategy, own.noise
+    fits = noise == "learned" or not methods()[settings.method].needs_numbers
+    yield "noise", fits, f"learned for method={settings.method}"
+    of_rounds = noise != "cross" or settings.mode == "rounds"
+    shown = "another value for mode=async: cross shows clients the networks of a round"
+    yield "noise", of_rounds, shown
     if settings.trains_on_squares:
         yield "noise", noise != "learned", f"none, cross or a number for {name}"
     else:
@@ -109,7 +115,7 @@ class Regression(Rows):
     @functools.cached_property
     def own(self) -> OfNumbers:
         """The task's own settings."""
-        return told(OfNumbers, self.settings)
+        return self.settings.of_task(OfNumbers)
 
     @staticmethod
     def unused(settings: Settings) -> Iterator[Unused]:
@@ -134,9 +140,11 @@ class Regression(Rows):
         """Return the network for rows of those features; one for squared errors has no noise."""
         settings = self.settings
         noise = "none" if settings.trains_on_squares else self.own.noise
-        hidden = getattr(settings, "hidden_units", 0)
+        hidden = 0
+        if settings.model == "mlp":
+            hidden = parameters_of(mlp.Parameters, dict(settings)).hidden_units
         model = Regressor(len(signature.features), hidden, settings.bayesian_layers, noise)  # type: ignore
-        model.reset(told(PosteriorParameters, settings).init_log_var, self.seed("model"))
+        model.reset(settings.local.init_log_var, self.seed("model"))
         return model
 
     def loss(self, facts: Facts) -> Loss:
@@ -213,11 +221,6 @@ class Regression(Rows):
         nll, rmse = scores["nll"], scores["rmse"]
         return f"NLL {nll:z.4f}  RMSE {rmse:.4g}  in the 90 % interval {within:.1f} %"
 
-    def pictures(self, prediction: Forecast, facts: Facts) -> Iterator[tuple[str, Figure]]:
-        """Yield a picture of the coverage of central intervals."""
-        targets = deal.evaluation_data(self.held, self.deal)[1]
-        yield "coverage", reliability_picture(prediction, targets, title="Final global model")
-
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
         """Return the test rows, standardised, and their targets in their own units."""
         x, y = deal.evaluation_data(self.held, self.deal)
@@ -268,9 +271,11 @@ class Regression(Rows):
         """Return NLL, RMSE and the other scores."""
         return score(prediction, y)
 
-    def judgement(self, prediction: Forecast, y: Tensor) -> Iterator[tuple[str, Figure]]:
+    def judgement(
+        self, prediction: Forecast, y: Tensor, title: str
+    ) -> Iterator[tuple[str, Figure]]:
         """Yield a picture of the coverage of central intervals."""
-        yield "coverage", reliability_picture(prediction, y, title="Global model, these examples")
+        yield "coverage", reliability_picture(prediction, y, title=title)
 
     def _forecasting(self, by: Predictive, seed: int) -> tuple[Mapping[str, Tensor], Forecasts]:
         """Return the networks that predict, stacked, and the forecast of a standardised batch."""

@@ -30,7 +30,6 @@ from fedbary.data.tables import Layout, load_frame
 from fedbary.data.text_rows import TextRows, clean, dataset_of, read_texts, text_examples
 from fedbary.data.unchanged import Kept, source_state
 from fedbary.errors import CellError, SettingError
-from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
@@ -38,7 +37,7 @@ from fedbary.settings.task_words import OfTexts
 from fedbary.tasks._adapted import on_backbone
 from fedbary.tasks._classes import predicts_classes
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Condition, Facts, Outcome
+from fedbary.tasks._values import Condition
 from fedbary.tasks.classification import Classification
 
 UNTOLD = "a table of texts that can be read"
@@ -61,7 +60,7 @@ def _own_shard(rows: TextRows, classes: tuple[str, ...], dealt: deal.Deal, key: 
 
 def of_texts(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on the settings of this task alone."""
-    own = told(OfTexts, settings)
+    own = settings.of_task(OfTexts)
     known = own.backbone.startswith("hf:")
     yield "backbone", known, "hf:OWNER/NAME or hf:PATH, a model of transformers, for task=text"
     flat = settings.model not in ("cnn", "resnet20")
@@ -84,7 +83,7 @@ class Text(Classification):
     @cached_property
     def words(self) -> OfTexts:
         """Settings of this task that images do not have."""
-        return told(OfTexts, self.settings)
+        return self.settings.of_task(OfTexts)
 
     @cached_property
     def pretrained(self) -> TextBackbone:
@@ -168,21 +167,20 @@ class Text(Classification):
         how = own.text, own.target, own.id, signature.classes, self.pretrained.encoder
         return text_examples(path, *how)
 
-    def predict(
-        self, outcome: Outcome, x: Tensor | Sequence[str], facts: Facts, seed: int
-    ) -> Prediction:
-        """Predict texts, or their tokens.
+    def inputs(self, x: Tensor | Sequence[str], signature: ImageLayout) -> Tensor:
+        """Return the tokens of texts; tokens stay as they are.
 
         Raises
         ------
         SettingError
-            If a text is empty.
+            If there are no texts, or one is empty.
         """
-        return super().predict(outcome, self._tokens(x), facts, seed)
-
-    def _tokens(self, x: Tensor | Sequence[str]) -> Tensor:
         if isinstance(x, Tensor):
             return x
+        if isinstance(x, str) or not all(isinstance(text, str) for text in x):
+            raise SettingError(
+                "x", f"a {type(x).__name__}", "a sequence of texts, or tokens (N, L)"
+            )
         tokens, _ = self.pretrained.encoder(list(map(clean, x)))
         if empty := self.pretrained.encoder.empty(tokens).nonzero()[:, 0].tolist():
             raise SettingError("texts", f"text {empty[0] + 1} is empty", "texts that are not empty")

@@ -23,10 +23,9 @@ from fedbary.aggregation.sums import under
 from fedbary.data.standardise import Standardiser, renewed
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Server, method_of
+from fedbary.methods._method import age, whose
 from fedbary.methods._sums import SHARES, SumsMethod, head_names, sites_of, state_of, total_of
 from fedbary.methods.pvi import PVI
-from fedbary.methods.shared.method import age, whose
-from fedbary.parts.parameters import told
 from fedbary.predictive.conformal import Thresholds, together
 from fedbary.runs import schema
 from fedbary.runs.checkpoints import Checkpoint
@@ -50,7 +49,6 @@ from fedbary.runs.schema import CLIENTS
 from fedbary.runs.sites import forgotten_by, note_forgotten, read_site_keys, write_site_keys
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import ROOT, Settings, read_yaml, validated
-from fedbary.settings.modes import Clocked
 from fedbary.settings.task_words import OfClasses, OfGuarantees
 from fedbary.tasks import Dialogue, Outcome, Task, edges, risks, row_names, task_of
 from fedbary.trained.started_from import METHOD_STATE, STARTED_FROM
@@ -131,7 +129,7 @@ def write_remaining(
 
 def _write_sets(folder: Path, run: Path, site: str, settings: Settings, signature: Any) -> None:
     """Write the thresholds of the other sites' histograms, which are of the run's own model."""
-    level = told(OfGuarantees, settings).conformal
+    level = settings.of_task(OfGuarantees).conformal
     sites = read_sites(run, len(row_names(settings, signature)), risks(signature))
     sites.pop(site, None)
     if level is not None and sites:
@@ -163,7 +161,7 @@ def _line(
         **answers,
         **scored.line,
     }
-    if told(Clocked, task.settings).speeds != "none":
+    if task.settings.pace.has_clock:
         line[schema.VIRTUAL_SECONDS] = 0.0
     if number:
         clients = [{"site": name, "num-examples": int(n)} for name, n in left.sites.items()]
@@ -268,9 +266,9 @@ def forget(run: Path, site: str, output: Path, own_code: bool = False) -> list[s
         said[0] = said[0].replace("the sums", "the factor")
         said.append(f"The other sites' factors were found beside that of {site}: {MORE_ROUNDS}")
     again = "another run" if is_deployed(run) else f"fedbary resume {output} rounds=2"
-    if told(OfClasses, settings).calibrate != "none":
+    if settings.of_task(OfClasses).calibrate != "none":
         said.append(f"Its temperature counted {site} and is gone: {again} finds one without it")
-    if told(OfGuarantees, settings).conformal is not None:
+    if settings.of_task(OfGuarantees).conformal is not None:
         scored = f"by the model that counted {site}"
         said.append(f"Its sets are of the other sites' scores {scored}: {again} makes new ones")
     return said

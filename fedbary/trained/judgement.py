@@ -15,14 +15,12 @@ from torch import Tensor
 from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import rejection_curve
-from fedbary.parts.parameters import told
 from fedbary.predictive import Prediction
 from fedbary.predictive.conformal import Thresholds
 from fedbary.scores.coverage import coverage
-from fedbary.scores.metrics import accuracy_after_rejection
-from fedbary.settings.task_words import OfGuarantees
+from fedbary.scores.metrics import accuracy_after_rejection, means_after_rejection
 from fedbary.tasks import groups as rows_of
-from fedbary.tasks import hits_and_sizes, row_names
+from fedbary.tasks import hits_and_sizes
 from fedbary.texts import cut
 from fedbary.trained.run import Trained
 
@@ -171,7 +169,7 @@ def pictures(
     curves, parts = {}, groups(examples, by)
     for (name, index), ending in zip(parts.items(), _endings(parts), strict=True):
         part, y = _part(prediction, index), examples.y[index]
-        for kind, figure in trained.task.judgement(part, y):
+        for kind, figure in trained.task.judgement(part, y, "Global model, these examples"):
             if ending:
                 figure.suptitle(name, fontsize=9, parse_math=False)
             yield f"{kind}{ending}", figure
@@ -206,10 +204,8 @@ def _after_rejection(prediction: Any, y: Tensor) -> list[float]:
         y, prediction = y.to(prediction.probs.device).flatten(), prediction.one_by_one()
         kept = accuracy_after_rejection(prediction.probs, y, prediction.entropy, REJECTED)
         return [100 * accuracy for accuracy in kept]
-    order = prediction.var.argsort(stable=True)
-    squares = (prediction.mean - y.to(prediction.mean.device)).square()[order].double().cumsum(0)
-    counts = [max(1, round(len(y) * (1 - fraction))) for fraction in REJECTED]
-    return [float((squares[count - 1] / count).sqrt()) for count in counts]
+    squares = (prediction.mean - y.to(prediction.mean.device)).square()
+    return [error**0.5 for error in means_after_rejection(squares, prediction.var, REJECTED)]
 
 
 # Conformal sets and intervals
@@ -269,16 +265,6 @@ def set_scores(
         for score, value in coverage(hits[index], sizes[index], called).items():
             table.setdefault(score, []).append(value)
     return table, hits, sizes
-
-
-def lacking(trained: Trained, level: float | None, site: str) -> Iterator[str]:
-    """Yield a line where a site has too few examples for thresholds of its own."""
-    found = trained.thresholds(level)
-    names = row_names(trained.settings, trained.signature)
-    own = Thresholds(found.level, trained.sites[site].scores)
-    if told(OfGuarantees, trained.settings).conformal_by != "class" and own.short:
-        short = ", ".join(names[row] for row in own.short)
-        yield f"{site} holds out too few examples for thresholds of its own: {short}"
 
 
 def _places(mask: Tensor) -> Tensor:

@@ -10,13 +10,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedbary.aggregation.sums import under
+from fedbary.data.examples import Examples
 from fedbary.data.forms import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import method_of
 from fedbary.methods.hierarchy import Hierarchy
-from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.mahalanobis import Background
 from fedbary.runs.checkpoints import load_checkpoint
@@ -62,7 +62,8 @@ def load(run: Path | str, own_code: bool = False, group: str | None = None) -> T
         if group is not None:
             trained = of_group(trained, folder, group)
             _fill(trained.network, trained.posterior, folder)
-        trained.predict(task_of(trained.settings).zeros(trained.signature), samples=1)
+        zeros = Examples(("1", "2"), trained.task.zeros(trained.signature), None)
+        trained.predict(zeros, samples=1)
     return trained
 
 
@@ -138,9 +139,9 @@ def of_group(trained: Trained, folder: Path, group: str) -> Trained:
     method, settings = method_of(trained.settings), trained.settings
     if not isinstance(method, Hierarchy):
         raise SettingError("group", group, f"none for method={settings.method}, without groups")
-    if told(OfClasses, settings).calibrate != "none":
+    if settings.of_task(OfClasses).calibrate != "none":
         raise SettingError("group", group, "none with calibrate: the global model's temperature")
-    if told(OfGuarantees, settings).conformal is not None:
+    if settings.of_task(OfGuarantees).conformal is not None:
         raise SettingError("group", group, "none with conformal: sets are the global model's")
     state = under(METHOD_STATE, load_checkpoint(folder, "last").strategy)
     if not (model := method.model_of(state, group)):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,6 @@ from fedbary.data.forms import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.parts.parameters import told
 from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import HeldOut, Thresholds, together
 from fedbary.runs.schema import ROUND, result_line
@@ -25,7 +25,13 @@ from fedbary.runs.whole import write_whole
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfClasses, OfGuarantees
-from fedbary.tasks import Outcome, Signature, Task, groups, task_of
+from fedbary.tasks import Outcome, Signature, Task, groups, row_names, task_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Inputs: TypeAlias = "Tensor | Examples | DataFrame | Sequence[str]"
+"""Examples, or inputs as a task takes them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +103,7 @@ class Trained:
         SettingError
             If the level is out of its range, the run has no sets, or no such site.
         """
-        own = told(OfGuarantees, self.settings)
+        own = self.settings.of_task(OfGuarantees)
         if own.conformal is None or not self.sites:
             allowed = "a run with conformal=0.9, whose sites sent histograms"
             raise SettingError("conformal", "none", allowed)
@@ -154,16 +160,14 @@ class Trained:
             return torch.zeros(len(examples.x), dtype=torch.bool)
         return self.data.trained_on(examples.x)
 
-    def predict(
-        self, x: Tensor | Examples | Sequence[str], samples: int | None = None, seed: int = 0
-    ) -> Any:
+    def predict(self, x: Inputs, samples: int | None = None, seed: int = 0) -> Any:
         """Predict, by the run's `predictive`.
 
         Parameters
         ----------
         x
-            Examples from `read`, or inputs: images (N, C, H, W), uint8 or float; features (N, D) of
-            a table in their own units, coded as `signature` says; or texts.
+            Examples from `read`, or inputs: images (N, C, H, W), uint8 or float; the DataFrame of a
+            table, or its features (N, D) in their own units, coded as `signature` says; or texts.
         samples
             Number of drawn networks; by default the run's. 0: the network of the means alone.
         seed
@@ -174,17 +178,26 @@ class Trained:
         Prediction or Forecast
             For classes it has `probs`, `entropy` (total uncertainty), `epistemic` and `aleatoric`;
             for numbers `mean`, `var`, `epistemic` and `aleatoric`, in the target's own units.
-        """
-        inputs = x.x if isinstance(x, Examples) else x
-        task, outcome = self._told(samples), self._outcome
-        return task.predict(outcome, inputs, self.facts, seed_of_draws(self.settings.seed, seed))
 
-    def sets(
-        self,
-        x: Tensor | Examples | Sequence[str],
-        level: float | None = None,
-        site: str | None = None,
-    ) -> Tensor:
+        Raises
+        ------
+        SettingError
+            If the inputs are not what the model takes: their shape, names, levels or range differ,
+            or a number is not finite.
+        """
+        task, seed = self._told(samples), seed_of_draws(self.settings.seed, seed)
+        return task.predict(self._outcome, self.inputs(x), self.facts, seed)
+
+    def inputs(self, x: Inputs) -> Tensor:
+        """Return inputs in their own units, (N, …), after the checks that `predict` names."""
+        if isinstance(x, Examples):
+            return x.x
+        found = self.task.inputs(x, self.signature)
+        if self.data is not None:
+            self.task.compared(Examples((), found, None), self.data.said)
+        return found
+
+    def sets(self, x: Inputs, level: float | None = None, site: str | None = None) -> Tensor:
         """Return which classes are in each example's conformal set, (N, classes) bool.
 
         A set holds the true class at the rate `level`, see `fedbary.predictive.conformal`. It uses
@@ -203,26 +216,45 @@ class Trained:
         SettingError
             As in `thresholds`.
         """
-        by, rows = self.thresholds(level, site), self._rows(x)
-        score = told(OfClasses, self.settings).conformal_score
+        by, rows = self._said_thresholds(level, site), self._rows(self.inputs(x))
+        score = self.settings.of_task(OfClasses).conformal_score
         return by.sets(score, self.scored_by_sites(x).probs, rows)
 
     def intervals(
-        self, x: Tensor | Examples, level: float | None = None, site: str | None = None
+        self, x: Inputs, level: float | None = None, site: str | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the ends of each example's conformal interval, (N,) each; see `sets`."""
-        by, rows = self.thresholds(level, site), self._rows(x)
+        by, rows = self._said_thresholds(level, site), self._rows(self.inputs(x))
         return by.intervals(self.scored_by_sites(x), rows)
 
-    def _rows(self, x: Any) -> Tensor | None:
-        return groups(self.settings, self.signature, x.x if isinstance(x, Examples) else x)
+    def _said_thresholds(self, level: float | None, site: str | None) -> Thresholds:
+        """Return the thresholds; warn where too few examples are behind them."""
+        found = self.thresholds(level, site)
+        if said := self.lacking(level, site):
+            warnings.warn(said, stacklevel=3)
+        return found
 
-    def scored_by_sites(self, x: Tensor | Examples | Sequence[str]) -> Any:
+    def lacking(self, level: float | None = None, site: str | None = None) -> str:
+        """Return a line on thresholds with too few held-out examples behind them; "" for none.
+
+        Parameters and errors are those of `thresholds`.
+        """
+        names, found = row_names(self.settings, self.signature), self.thresholds(level)
+        if site is None or self.settings.of_task(OfGuarantees).conformal_by == "class":
+            return found.lacking(names)
+        short = Thresholds(found.level, self.sites[site].scores).short
+        rows = ", ".join(names[row] for row in short)
+        own = f"{site} holds out too few examples for thresholds of its own: {rows}"
+        return "; ".join(filter(None, (own if short else "", found.lacking(names))))
+
+    def _rows(self, x: Tensor) -> Tensor | None:
+        return groups(self.settings, self.signature, x)
+
+    def scored_by_sites(self, x: Inputs) -> Any:
         """Predict as the sites did to score: by the run's own networks, without a temperature."""
-        inputs = x.x if isinstance(x, Examples) else x
         seed = seed_of_draws(self.settings.seed)
         plain = replace(self._outcome, told={})
-        return self.task.predict(plain, inputs, self.facts, seed)
+        return self.task.predict(plain, self.inputs(x), self.facts, seed)
 
     def export(
         self,
@@ -277,7 +309,10 @@ class Trained:
         if are_asked or (self.sites and (task.settings.samples, seed) == (held, 0)):
             plain = replace(outcome, told={})
             of_run = task.graph(plain, self.facts, seed_of_draws(task.settings.seed))
-            of_sets = self.thresholds(level, site), told(OfClasses, self.settings).conformal_score
+            of_sets = (
+                self._said_thresholds(level, site),
+                self.settings.of_task(OfClasses).conformal_score,
+            )
             graph = with_sets(graph, of_run, *of_sets, self._rows)
         features = list(getattr(self.signature, "features", ()))
         classes, task_name = list(self.signature.classes), self.settings.task

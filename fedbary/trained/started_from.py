@@ -17,11 +17,9 @@ from fedbary.aggregation.sums import under
 from fedbary.data.forms import content_of, user_path
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
-from fedbary.inference import PosteriorParameters
 from fedbary.methods import METHODS, Method, Tensors, method_of
+from fedbary.methods._method import Inherited
 from fedbary.methods._sums import SumsMethod
-from fedbary.methods.shared.method import Inherited
-from fedbary.parts.parameters import told
 from fedbary.runs.checkpoints import load_round
 from fedbary.runs.location import POSTERIOR, SETTINGS, as_written, read_rounds, read_settings
 from fedbary.runs.own_code import require_same_code
@@ -173,7 +171,7 @@ def read_earlier_run(settings: Settings, facts: str) -> EarlierRun | None:
         require_ended(folder)
         before = read_settings(folder)
         for name in SEEN_ALIKE:
-            mine, theirs = getattr(settings, name, None), before.get(name)
+            mine, theirs = dict(settings).get(name), before.get(name)
             if None not in (mine, theirs) and mine != theirs:
                 raise SettingError(name, mine, f"{theirs}, as in {folder}, where the run starts")
         number = result_line(read_rounds(folder))[ROUND]
@@ -252,7 +250,7 @@ def beginning_of(
     tensors = replace(run, arrays=arrays).model(wanted, inherited)
     prior = None
     if has_earlier_prior(settings):
-        own = told(PosteriorParameters, settings)
+        own = settings.local
         prior = run.prior(wanted, inherited, own.prior_std)
         if own.prior == "earlier_only":
             return Beginning(run, wanted, method_of(settings).start(wanted), prior)

@@ -45,9 +45,9 @@ def tables(results: Path) -> Iterator[str]:
         head = ("side", "`lr`", "seeds", "rounds")
         yield maker.table(head, named, [sent, ACCURACY, NLL, ECE_15])
         rows = _result(folder / "steps")
-        rows["step"] = rows["lr"].where(rows["side"] != "LDA")
-        steps = [("no step size", lambda runs: _mean(runs[runs["step"].isna()]))]
-        steps += [(f"`lr={lr:g}`", lambda runs, lr=lr: _mean(runs[runs["step"] == lr]))
+        rows["step"] = rows["lr"].where(rows["side"] != "LDA", 0.0)
+        steps = [maker.mean("no step size", NLL, step=0.0)]
+        steps += [maker.mean(f"`lr={lr:g}`", NLL, step=lr)
                   for lr in sorted(rows["lr"].dropna().unique())]  # fmt: skip
         yield maker.table("NLL on validation data", _by_side(rows), [sent, *steps])
     body = {
@@ -55,10 +55,6 @@ def tables(results: Path) -> Iterator[str]:
         for row in pd.read_csv(results / "cost.csv").itertuples()
     }
     yield maker.cells("what trains", ["numbers", "ms per step", "MB that a step adds"], body)
-
-
-def _mean(runs: pd.DataFrame) -> str:
-    return f"{runs['nll'].mean():.3f}" if len(runs) else "–"
 
 
 def facts(results: Path) -> Iterator[float]:
@@ -75,15 +71,12 @@ def facts(results: Path) -> Iterator[float]:
 def picture(results: Path) -> maker.Figure:
     """Return the NLL after each round, that of LDA as a line."""
     rows = read(read_table(results))
+    rows = rows[rows["round"] > 0]
     figure, (axes,) = maker.panels(6.0, 3.6)
-    colours = maker.BLUE, maker.SKY, maker.RED, maker.GREEN
-    for (side, name), color in zip(SIDES.items(), colours, strict=True):
-        own = rows[(rows["side"] == side) & (rows["round"] > 0)]
-        if side == "LDA":
-            last = own[own["round"] == own["rounds"]]["nll"].mean()
-            axes.axhline(last, color=color, linestyle="--", label=name)
-        elif len(own):
-            maker.course(axes, own["round"], own["nll"], color=color, fmt="o-", label=name)
-    axes.set(xlabel="round", ylabel="NLL", xticks=sorted(set(rows["round"]) - {0}))
+    last = maker.where(rows[rows["round"] == rows["rounds"]], side="LDA")["nll"].mean()
+    axes.axhline(last, color=maker.BLUE, linestyle="--", label=SIDES["LDA"])
+    rest = {side: SIDES[side] for side in ("FedAvg", "adapters", "Gaussian")}
+    maker.courses(axes, rows, "side", rest, "round", NLL, fmt="o-")
+    axes.set(xlabel="round", xticks=sorted(set(rows["round"])))
     axes.legend(frameon=False)
     return figure

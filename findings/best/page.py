@@ -6,6 +6,7 @@ Tables and picture of docs/results/best.md; the folders within are of runs that 
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -244,19 +245,15 @@ def facts(results: Path) -> Iterator[float]:
 
 def picture(results: Path) -> maker.Figure:
     """Return each score by round, a line a rule: the mean over seeds, and all seeds as a band."""
-    rows = read_table(results)
-    shown = ACCURACY, NLL, ECE_15
+    rows = _untempered(read_table(results))
+    rows, shown = rows[rows["round"] > 0], (ACCURACY, NLL, ECE_15)
     figure, panels = maker.panels(9.0, 5.2, len(NAMES), len(shown))
-    for dataset, both in sides(rows[rows["round"] > 0]):
-        for metric in shown:
-            axes = panels.pop(0)
-            values = [metric.scale * _untempered(side)[metric.column] for side in both]
-            for rule, side, each in zip(RULES, both, values, strict=True):
-                look = {"color": maker.COLOURS[rule], "label": rule}
-                maker.course(axes, side["round"], each, "range", **look)
-            later = pd.concat(values)[pd.concat(both)["round"] >= 5]
-            margin = 0.05 * (later.max() - later.min())
-            axes.set(ylim=(later.min() - margin, later.max() + margin))
-            axes.set(xlabel="Round", ylabel=metric.label, title=NAMES[dataset])
+    for axes, (dataset, metric) in zip(panels, product(NAMES, shown), strict=True):
+        own = maker.where(rows, dataset=dataset)
+        maker.courses(axes, own, "rule", dict(zip(RULES, RULES, strict=True)), "round", metric,
+                      "range")  # fmt: skip
+        maker.zoom(axes, metric.scale * own.loc[own["round"] >= 5, metric.column])
+        axes.set(xlabel="Round", title=NAMES[dataset])
+    for axes in panels[len(shown) - 1 :: len(shown)]:
         axes.legend(fontsize=8)
     return figure

@@ -1,4 +1,4 @@
-"""Clients of several kinds: the tables and the picture of docs/results/groups.md, of `cells.py`."""
+"""Clients of several kinds: the tables and the picture of docs/results/groups.md."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -168,21 +168,28 @@ def of_alone(rows: pd.DataFrame) -> list[float]:
 def picture(results: Path) -> maker.Figure:
     """Return accuracy and NLL against rounds and against bytes, the central model as a line."""
     rows = read(results)
+    rows["KB that a client sends in all"] = rows.groupby(["kind", "rounds"])["kilobytes"].transform(
+        "mean"
+    )
     figure, panels = maker.panels(9.0, 6.4, 2, 2, sharex="col", sharey="row")
-    kilobytes = rows.groupby(["kind", "rounds"])["kilobytes"].transform("mean")
     for at, axes in enumerate(panels):
-        metric, x = (ACCURACY, NLL)[at // 2], (rows["rounds"], kilobytes)[at % 2]
-        for kind in ("LDA", "Ridge", "sites", "FedAvg", "SCAFFOLD"):
-            own = rows["kind"] == kind
-            values = metric.scale * rows.loc[own, metric.column]
-            look = {"color": maker.COLOURS[kind], "label": NAMES[kind], "fmt": "o-"}
-            maker.course(axes, x[own], values, "std", **look)
-        central = metric.scale * maker.where(rows, kind="one place")[metric.column].mean()
-        axes.axhline(central, color=maker.GREY, linestyle="--", label=NAMES["one place"])
+        x = ("rounds", "KB that a client sends in all")[at % 2]
+        beside_central(axes, rows, ("LDA", "Ridge", "sites", "FedAvg", "SCAFFOLD"), x,
+                       (ACCURACY, NLL)[at // 2])  # fmt: skip
         maker.log_ticks(axes, ((1, 2, 5, 10, 20), (50, 200, 1000, 3000))[at % 2])
-        axes.set(ylabel=metric.label, xlabel=("rounds", "KB that a client sends in all")[at % 2])
     panels[2].legend(frameon=False)
     return figure
+
+
+def beside_central(
+    axes: maker.Axes, rows: pd.DataFrame, kinds: Sequence[str], x: str, metric: Metric
+) -> None:
+    """Draw the courses of some kinds of heads, the central model as a line."""
+    named = {kind: NAMES[kind] for kind in kinds}
+    maker.courses(axes, rows, "kind", named, x, metric, "std", fmt="o-")
+    central = metric.scale * maker.where(rows, kind="one place")[metric.column].mean()
+    axes.axhline(central, color=maker.GREY, linestyle="--", label=NAMES["one place"])
+    axes.set_xlabel(x)
 
 
 def front_tables(results: Path) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedbary.report.results import ACCURACY, ECE_100, NLL
+from findings.maker import where
 
 PERSONAL = ("pFedVem", "pFedBayes")
 """The methods of BA-BFL's Table IV beside its own."""
@@ -52,32 +53,27 @@ def table4() -> pd.DataFrame:
 
 def published(dataset: str, bayesian_layers: int, rule: str, metric: str) -> tuple[float, float]:
     """Return a number of Tables 1 and IV with its standard deviation, NaN where they have none."""
-    point = {"dataset": dataset, "bayesian_layers": bayesian_layers, "rule": rule, "metric": metric}
-    return _number(table4() if rule in PERSONAL else table1(), point, "std")
-
-
-@cache
-def fedag() -> pd.DataFrame:
-    """Return Tables 2 and 3 of FedAG: dataset, method, metric, mean and standard_error over splits.
-
-    Metrics are nll and rmse; methods BLR, VI, DE, FedAG-N0-t1 (linear, 1 round) and FedAG-N1-t5 (a
-    network, 5 rounds).
-    """
-    return _read("tables2-3-fedag")
+    table = table4() if rule in PERSONAL else table1()
+    point = {"bayesian_layers": bayesian_layers, "rule": rule}
+    return _number(table, "std", dataset=dataset, metric=metric, **point)
 
 
 def fedag_published(dataset: str, method: str, metric: str) -> tuple[float, float]:
-    """Return a number of `fedag` and its standard error, NaN where the paper has none."""
-    point = {"dataset": DATASETS.get(dataset, dataset), "method": method, "metric": metric}
-    return _number(fedag(), point, "standard_error")
+    """Return a number of FedAG's Tables 2 and 3 and its standard error, NaN where they have none.
+
+    Metrics are nll and rmse; methods BLR, VI, DE, FedAG-N0-t1 (linear, 1 round) and FedAG-N1-t5 (a
+    network, 5 rounds). Means are over splits.
+    """
+    name = DATASETS.get(dataset, dataset)
+    table = _read("tables2-3-fedag")
+    return _number(table, "standard_error", dataset=name, method=method, metric=metric)
 
 
+@cache
 def _read(name: str) -> pd.DataFrame:
     return pd.read_csv(Path(__file__).parent / f"{name}.csv")
 
 
-def _number(table: pd.DataFrame, point: dict[str, object], spread: str) -> tuple[float, float]:
-    row = table[(table[list(point)] == pd.Series(point)).all(axis=1)]
-    if row.empty:
-        return math.nan, math.nan
-    return float(row["mean"].iloc[0]), float(row[spread].iloc[0])
+def _number(table: pd.DataFrame, spread: str, **point: object) -> tuple[float, float]:
+    rows = [*where(table, **point)[["mean", spread]].itertuples(index=False)]
+    return tuple(rows[0]) if rows else (math.nan, math.nan)

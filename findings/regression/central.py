@@ -8,7 +8,7 @@ returns one `Forecast`. `central.csv` is a tidy table: a row per data set, split
 
 from __future__ import annotations
 
-import argparse
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,7 +24,7 @@ from fedbary.inference import Local, Training
 from fedbary.inference.variational import fit
 from fedbary.launching.app import app_folder
 from fedbary.models.mlp import Parameters
-from fedbary.parts.parameters import told
+from fedbary.parts.parameters import parameters_of
 from fedbary.predictive.networks import drawn
 from fedbary.predictive.prediction import Forecast
 from fedbary.predictive.predictor import forecast
@@ -37,7 +37,7 @@ from fedbary.settings.task_words import OfRows
 from fedbary.study.grid import read_experiment
 from fedbary.tasks import task_of
 from fedbary.variational.regressor import Regressor, gaussian_nll, outputs
-from findings.regression.scores import CENTRAL
+from findings.regression.page import CENTRAL
 
 STEPS = 10_000
 """Approximate number of training steps, whatever the size of the data."""
@@ -185,7 +185,9 @@ def central(runs: Iterable[Settings], results: Path) -> pd.DataFrame:
     rows = pd.read_csv(file).to_dict("records") if file.exists() else []
     done = {(row["dataset"], row["split"], row["method"]) for row in rows}
     points = {
-        (Path(run.dataset).name, told(OfRows, run).split): run for run in runs if run.model == "mlp"
+        (Path(run.dataset).name, run.of_task(OfRows).split): run
+        for run in runs
+        if run.model == "mlp"
     }
     results.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
@@ -205,29 +207,24 @@ def _fitted(settings: Settings, name: str) -> dict[str, object]:
     standardiser = RegressionStandardiser.from_sums(Sums.of(columns, Sums.of(columns).mean))
     data = standardiser.features(x), standardiser.target(y), standardiser.features(x_new)
     start = time.perf_counter()
-    hidden = told(Parameters, settings).hidden_units
+    hidden = parameters_of(Parameters, dict(settings)).hidden_units
     found = METHODS[name](*data, hidden, task.seed("central"))
     seconds = time.perf_counter() - start
     scores = score(standardiser.restore(found), y_new)
     point = {
         "dataset": Path(settings.dataset).name,
-        "split": told(OfRows, settings).split,
+        "split": settings.of_task(OfRows).split,
         "method": name,
     }
     used = {"hidden_units": hidden, "evaluate_on": settings.evaluate_on, "seed": settings.seed}
     return {**point, **used, "commit": git_commit(app_folder()), **scores, "seconds": seconds}
 
 
-def main() -> None:
+def main(grid: str, results: str, *words: str) -> None:
     """Fit the methods to the splits of a grid of regressions."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("grid", type=Path, help="the grid's file")
-    parser.add_argument("results", type=Path, help="where the table goes")
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="a setting of every run")
-    given = parser.parse_args()
-    runs = read_experiment(given.grid, parse_overrides(given.words), {}).runs.values()
-    print(central(runs, given.results).to_string())
+    runs = read_experiment(Path(grid), parse_overrides(words), {}).runs.values()
+    print(central(runs, Path(results)).to_string())
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

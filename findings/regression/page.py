@@ -3,10 +3,14 @@
 Tables and picture of docs/results/regression.md.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from fedbary.report.document import bold, italic
@@ -16,7 +20,6 @@ from fedbary.study.table import with_methods
 from findings import maker
 from findings.maker import BLUE, GREEN, GREY, ORANGE, RED
 from findings.published import DATASETS, fedag_published
-from findings.regression.scores import Estimate, scores_by_method
 
 BARE, NOISY = "FedAG, without noise", "FedAG"
 METHODS = {
@@ -44,9 +47,47 @@ RIVALS = {
 """Whose NLL the picture shows beside that of FedAG with the noise term, and how."""
 
 
+CENTRAL = "central.csv"
+"""Scores of methods that see all data at once, beside the runs."""
+
+POINT, SCORES = ["dataset", "split", "method"], ["nll", "rmse", "coverage_90"]
+
+LARGE = 1e6
+"""Means from this size are written with an exponent."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over splits with its standard error; NaN if there is none."""
+
+    mean: float
+    error: float
+
+    @classmethod
+    def of(cls, values: pd.Series) -> Estimate:
+        """Estimate from a value of each split."""
+        count = len(values)
+        if not count or not np.isfinite(values).all():
+            return cls(math.nan, math.nan)
+        return cls(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(count))
+
+    def __str__(self) -> str:
+        if math.isnan(self.mean):
+            return "–"
+        digits = max(2, 2 - math.floor(math.log10(abs(self.mean) or 1)))
+        form = "{:.1e}" if abs(self.mean) >= LARGE else f"{{:.{digits}f}}"
+        both = (self.mean,) if math.isnan(self.error) else (self.mean, self.error)
+        return " ± ".join(map(form.format, both))
+
+
 def read(results: Path) -> pd.DataFrame:
-    """Return the scores by data set, split and method."""
-    scores = scores_by_method(with_methods(maker.last(results)), results)
+    """Return the scores by data set, split and method; those of all data have a table of theirs."""
+    last = with_methods(maker.last(results))
+    last["method"] = last["rule"] + last["model"].map({"linear": ", linear"}).fillna("")
+    bare = last[[f"without_noise.{name}" for name in SCORES]].set_axis(SCORES, axis=1)
+    bare = last[POINT].join(bare).assign(method=last["method"] + ", without noise").dropna()
+    every = last, bare, pd.read_csv(results / CENTRAL)
+    scores = pd.concat([each[[*POINT, *SCORES]] for each in every], ignore_index=True)
     return scores.assign(set=scores["dataset"].map(DATASETS).fillna(scores["dataset"]))
 
 

@@ -1,4 +1,4 @@
-"""Thirteen small sets: the tables of docs/results/small-sets.md, of what `cells.py` wrote."""
+"""Thirteen small sets: the tables of docs/results/small-sets.md."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Streams of five tasks: the tables and the picture of docs/results/stream.md, of `cells.py`."""
+"""Streams of five tasks: the tables and the picture of docs/results/stream.md."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,6 @@ import pandas as pd
 from fedbary.figures.sheet import COLORS, literal
 from fedbary.report.results import Metric
 from findings import maker
-from findings.stream.cells import chosen
 
 STREAMS = {
     "digits pairs": "digits, classes in pairs",
@@ -34,16 +33,22 @@ def read(results: Path) -> dict[str, pd.DataFrame]:
     return {stream: found[stream] for stream in STREAMS if stream in found}
 
 
+def chosen(tried: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Return each stream's and method's settings of the least mean NLL on the most seeds."""
+    by = tried.groupby(["stream", "method", "settings"], sort=False)["nll"].agg(["count", "mean"])
+    ranked = by.sort_values(["count", "mean"], ascending=[True, False]).index
+    return {(stream, method): settings for stream, method, settings in ranked}
+
+
 def tables(results: Path) -> Iterator[str]:
     """Yield mean ± standard deviation over the seeds after the last task, by stream and method."""
-    tried = pd.read_csv(results / "tried.csv.xz")
+    settings = chosen(pd.read_csv(results / "tried.csv.xz"))
+
+    def words(runs: pd.DataFrame) -> str:
+        own = json.loads(settings.get((runs["stream"].iloc[0], runs["method"].iloc[0]), "{}"))
+        return ", ".join(f"`{name}={own[name]}`" for name in SHOWN if name in own) or "none"
+
     for stream, cells in read(results).items():
-
-        def words(runs: pd.DataFrame, stream: str = stream) -> str:
-            best = chosen(tried, stream, runs["method"].iloc[0], 1)
-            own = json.loads(best[0]) if best else {}
-            return ", ".join(f"`{name}={own[name]}`" for name in SHOWN if name in own) or "none"
-
         last = maker.by(cells[cells["task"] == cells["task"].max()], "method")
         yield maker.table(STREAMS[stream], last, [*SCORES, ("chosen settings", words)])
 

@@ -15,7 +15,6 @@ from sklearn.linear_model import LogisticRegression
 
 from fedbary.data.deal import Deal, evaluation_data, rows
 from fedbary.data.tables import load_labelled
-from fedbary.parts.parameters import told
 from fedbary.runs.location import read_rounds
 from fedbary.scores.tables import score
 from fedbary.settings.config import Settings, resolve
@@ -38,7 +37,7 @@ def settings_of(split: int, changes: dict[str, object]) -> Settings:
 
 def pooled(settings: Settings) -> dict[str, float]:
     """Return the scores of logistic regression that has all training rows in one place."""
-    own = told(OfLabelledRows, settings)
+    own = settings.of_task(OfLabelledRows)
     table, deal = load_labelled(settings.dataset, settings.data_dir), Deal(split=own.split)
     train, (x, y) = rows(table, deal)[0], evaluation_data(table, deal)
     mean, std = table.x[train].mean(0), table.x[train].std(0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedbary.report.results import NLL
+from fedbary.report.results import NLL, Metric
 from fedbary.study.table import read_table
 from findings import maker
 from findings.pretrained import page as pretrained
@@ -21,10 +21,14 @@ ALONE = 50
 """Local epochs of a client that trains alone."""
 
 
+FINE = Metric("nll", "NLL", decimals=4)
+
+
 def read(results: Path) -> pd.DataFrame:
     """Return the result of every run, with its kind of head and its side."""
     rows = pretrained.read(results)
-    return rows.assign(side=rows["side"].where(rows["local_epochs"] != ALONE, "alone"))
+    rows.loc[rows["local_epochs"] == ALONE, ["kind", "side"]] = "alone"
+    return rows
 
 
 def tables(results: Path) -> Iterator[str]:
@@ -35,14 +39,10 @@ def tables(results: Path) -> Iterator[str]:
     table, keys = read_table(results / "choice"), ["local_epochs", "lr", "weight_decay"]
     fedavg, central = (table[table["method"] == name] for name in ("barycentre", "PVI"))
     named = [(tuple(f"{each:g}" for each in at), own) for at, own in fedavg.groupby(keys)]
-    columns = [(f"round {n}", lambda own, n=n: _mean(own[own["round"] == n])) for n in (1, 5, 20)]
+    columns = [maker.mean(f"round {n}", FINE, round=n) for n in (1, 5, 20)]
     yield maker.table(("FedAvg: `local_epochs`", "`lr`", "`weight_decay`"), named, columns)
     named = ((f"{std:g}", own) for std, own in central[central["round"] == 1].groupby("prior_std"))
-    yield maker.table("one place: `prior_std`", named, [("NLL", _mean)])
-
-
-def _mean(runs: pd.DataFrame) -> str:
-    return f"{runs['nll'].mean():.4f}" if len(runs) else "–"
+    yield maker.table("one place: `prior_std`", named, [maker.mean("NLL", FINE)])
 
 
 def facts(results: Path) -> Iterator[float]:
@@ -60,13 +60,8 @@ def picture(results: Path) -> maker.Figure:
     """Return the NLL against rounds, with the central model as a line."""
     rows = read(results)
     figure, (axes,) = maker.panels(5.0, 3.4)
-    for kind in ("LDA", "Ridge", "sites", "FedAvg"):
-        own = rows[(rows["kind"] == kind) & (rows["side"] != "alone")]
-        look = {"color": maker.COLOURS[kind], "label": pretrained.NAMES[kind], "fmt": "o-"}
-        maker.course(axes, own["rounds"], own["nll"], "std", **look)
-    central, name = rows.loc[rows["side"] == "one place", "nll"].mean(), pretrained.NAMES
-    axes.axhline(central, color=maker.GREY, linestyle="--", label=name["one place"])
+    kinds = "LDA", "Ridge", "sites", "FedAvg"
+    pretrained.beside_central(axes, rows, kinds, "rounds", NLL)
     maker.log_ticks(axes, (1, 5, 20))
-    axes.set(xlabel="rounds", ylabel="NLL")
     axes.legend(frameon=False)
     return figure

@@ -6,20 +6,21 @@ DATA_DIR holds `features16.npz` (`findings.features`). FOLDER gets the table, a 
 after the other. Blocks that are there are not measured again.
 """
 
+import json
 import sys
-from collections.abc import Iterator
-from functools import lru_cache, partial
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
-from fedbary.settings.config import Settings, resolve
+from fedbary.settings.config import Settings, read_yaml, resolve
 from fedbary.study.grid import read_experiment
-from findings.federations import Federation, rounds_of
-from findings.heads import add, tried
+from findings.truth.federation import Federation
 from findings.truth.posterior import (
     Softmax,
     effective_size,
@@ -99,31 +100,40 @@ def distances(federation: Federation, wanted: Truth) -> dict[str, float]:
     }
 
 
-def measured(several: list[Settings]) -> Iterator[dict[str, Any]]:
+def measured(several: Sequence[Settings]) -> Iterator[dict[str, Any]]:
     """Yield a row for each seed and each round that is scored."""
-    federations = [Federation(settings) for settings in several]
-    for number in rounds_of(federations):
-        for each in federations if number in (*ROUNDS, several[0].rounds) else ():
-            wanted = truth(_place(each.settings))
-            told = {"round": number, "kilobytes": 4 * each.numbers / 1000}
-            yield {"seed": each.settings.seed, **told, **distances(each, wanted), **wanted.sure}
+    for each in map(Federation, several):
+        wanted = truth(_place(each.settings))
+        for number in range(1, each.settings.rounds + 1):
+            each.take_round()
+            if number in (*ROUNDS, each.settings.rounds):
+                told = {"round": number, "kilobytes": 4 * each.numbers / 1000}
+                yield {"seed": each.settings.seed, **told, **distances(each, wanted), **wanted.sure}
 
 
 def _place(settings: Settings) -> Settings:
     """Return settings that name the data of a seed alone."""
     same = ("dataset", "data_dir", "download", "train_fraction", "seed", "normalise", "holdout")
     same += ("min_examples", "samples")
-    values = {name: getattr(settings, name) for name in same}
+    values = {name: dict(settings)[name] for name in same}
     return resolve({**values, "model": "linear", "partition": "iid"})
 
 
 def main(grid: Path, folder: Path, data: Path) -> None:
-    """Write the table."""
-    over = {"data_dir": str(data), "download": False}
+    """Write the table after each side, a setting of the grid with all of its seeds."""
+    over, file = {"data_dir": str(data), "download": False}, folder / "scores.csv.xz"
     runs = iter(read_experiment(grid, over, {}).runs.values())
-    for key, values in tried(grid):
-        several = [*islice(runs, len(values["seed"]))]
-        add(folder / "scores.csv.xz", key, partial(measured, several))
+    table = pd.read_csv(file) if file.exists() else pd.DataFrame({"side": []})
+    for block in read_yaml(grid)["grid"]:
+        seeds = block.pop("seed")
+        lists = [value if isinstance(value, list) else [value] for value in block.values()]
+        for values in product(*lists):
+            side = json.dumps(dict(zip(block, values, strict=True)))
+            several = [*islice(runs, len(seeds))]
+            if side not in set(table["side"]):
+                new = pd.DataFrame({"side": side, **row} for row in measured(several))
+                table = pd.concat([table, new], ignore_index=True) if len(table) else new
+                table.to_csv(file, index=False, float_format="%.6g")
 
 
 if __name__ == "__main__":

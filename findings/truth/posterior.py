@@ -1,27 +1,32 @@
-"""The posterior of a softmax regression with all data in one place, by the No-U-Turn sampler.
+"""The posterior of a softmax regression with all data in one place, by Hamiltonian Monte Carlo.
 
 With n examples (x_i, y_i), x_i with a last 1 for the bias, and weights W of C classes,
 
     U(W) = Σ_i (log Σ_c exp(w_cᵀ x_i) − w_{y_i}ᵀ x_i) + ‖W‖²/(2 s²).
 
 Chains run in the coordinates of the Laplace approximation, W = mode + L z with L Lᵀ the inverse of
-the Hessian at the mode. There the posterior is almost N(0, I). `findings.truth.nuts` has the
-sampler.
+the Hessian at the mode. There the posterior is almost N(0, I). A path has a random number of
+leapfrog steps. Its end is taken with probability min(1, exp(H₀ − H)), H = U + |p|²/2. So draws are
+exact but for the chains' length, whatever the step size.
 
-References: Vehtari et al., Rank-normalization, folding and localization: an improved R̂, 2021, for
-the split R̂ and the effective size.
+References: Neal, MCMC using Hamiltonian dynamics, 2011; Vehtari et al., Rank-normalization, folding
+and localization: an improved R̂, 2021, for the split R̂ and the effective size.
 """
 
-import torch
-from torch import Tensor
+import math
+from collections.abc import Callable
 
-from findings.truth.nuts import Point, next_draw
+import torch
+from torch import Generator, Tensor
 
 TOLERANCE = 1e-16
 """Twice the decrease of U that is left, at which Newton's method ends."""
 
-WARM_UP, STEP = 50, 0.3
-"""Draws that are dropped; the mean step size in the chains' coordinates."""
+WARM_UP, STEP, MOST_STEPS = 50, 0.3, 12
+"""Draws that are dropped; the mean step size in the chains' coordinates; most steps of a path."""
+
+Point = tuple[Tensor, Tensor, float]
+"""z, the slope ∂U/∂z, and U."""
 
 
 class Softmax:
@@ -90,28 +95,47 @@ def _root(model: Softmax, mode: Tensor) -> Tensor:
     return torch.linalg.inv(torch.linalg.cholesky(model.hessian(mode))).T
 
 
+def next_draw(
+    here: Point, point: Callable[[Tensor], Point], step: float, generator: Generator
+) -> Point:
+    """Return the draw after `here`; `point` makes a point of z.
+
+    Each path's step size is within a fifth of `step`.
+    """
+    change, length, chance = torch.rand(3, generator=generator).tolist()
+    step *= 0.8 + 0.4 * change
+    (z, slope, energy), start = here, torch.randn(len(here[0]), generator=generator).double()
+    momentum = start
+    for _ in range(1 + int(MOST_STEPS * length)):
+        half = momentum - 0.5 * step * slope
+        z, slope, energy = point(z + step * half)
+        momentum = half - 0.5 * step * slope
+    rise = energy - here[2] + 0.5 * float(momentum @ momentum - start @ start)
+    return (z, slope, energy) if chance < math.exp(-max(0.0, rise)) else here
+
+
 def sample(model: Softmax, chains: int, draws: int, seed: int) -> Tensor:
-    """Return draws of W, (chains, draws, C, d + 1), of the No-U-Turn sampler.
+    """Return draws of W, (chains, draws, C, d + 1).
 
     Chains begin at draws of the Laplace approximation, twice as wide.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = Generator().manual_seed(seed)
     mode = model.mode()
     root = _root(model, mode)
 
     def at(z: Tensor) -> Tensor:
         return mode + (z @ root.T).reshape(mode.shape)
 
-    def begun(z: Tensor) -> Point:
-        return Point(z, model.slope(at(z)).flatten() @ root, float(model.energy(at(z))))
+    def point(z: Tensor) -> Point:
+        return z, model.slope(at(z)).flatten() @ root, float(model.energy(at(z)))
 
     found = []
     for _ in range(chains):
-        here, kept = begun(2 * torch.randn(mode.numel(), generator=generator).double()), []
+        here, kept = point(2 * torch.randn(mode.numel(), generator=generator).double()), []
         for number in range(WARM_UP + draws):
-            here = next_draw(here, begun, STEP, generator)
+            here = next_draw(here, point, STEP, generator)
             if number >= WARM_UP:
-                kept.append(at(here.z))
+                kept.append(at(here[0]))
         found.append(torch.stack(kept))
     return torch.stack(found)
 

@@ -17,8 +17,6 @@ from fedbary.report.results import ACCURACY, NLL, Metric, differences
 from fedbary.scores.stats import corrected
 from fedbary.settings.config import read_yaml
 from findings import maker
-from findings.budgets.measure import best, name_of, settings_in
-from findings.budgets.sides import LOG_VARS, RANGES
 from findings.maker import AT_T, of_pair
 from findings.pretrained.page import CONDITIONS, read
 
@@ -113,13 +111,12 @@ def picture(results: Path) -> maker.Figure:
     found = groups(results)
     figure, panels = maker.panels(9.0, 5.2, 2, 3)
     for axes, (name, title) in zip(panels, PANELS.items(), strict=True):
-        for kind in HEADS:
-            own = maker.where(found[name], kind=kind)
-            look = {"color": maker.COLOURS[kind], "label": kind, "fmt": "o-"}
-            maker.course(axes, own["rounds"], own["nll"], "std", **look)
+        own = found[name]
+        maker.courses(axes, own, "kind", dict(zip(HEADS, HEADS, strict=True)), "rounds", AT_T,
+                      "std", fmt="o-")  # fmt: skip
         axes.set_title(title, fontsize=9)
         maker.log_ticks(axes, (1, 2, 5, 20))
-        axes.set(xlabel="rounds", ylabel="NLL at T")
+        axes.set_xlabel("rounds")
     panels[1].legend(frameon=False, fontsize=8)
     return figure
 
@@ -224,46 +221,57 @@ def passes_facts(results: Path) -> list[float]:
     return list(100 * (means["auroc_entropy"] - means["auroc_epistemic"]).dropna())
 
 
+ENDS = {
+    "init_log_var": (math.exp(-12), math.exp(-3)),
+    "lr": (0.01, 1.0),
+    "dropout": (0.05, 0.5),
+    "weight_decay": (1e-5, 0.1),
+    "kl_weight": (1e-5, 1.0),
+    "log_var_lr": (0.001, 0.1),
+    "prior_std": (0.03, 1.0),
+}
+"""The ends of what was tried, by logarithm; of a log-variance those of the variance."""
+
+
 def at_ends(own: dict[str, Any], near: float = 0.1) -> list[str]:
     """Return the settings that lie at an end of what was tried; below little dropout there is 0.
 
     `near` is the part of a range, by logarithm, that counts as its end.
     """
-    low, high = LOG_VARS
-    places = {"init_log_var": (own.get("init_log_var", -7.0) - low) / (high - low)}
-    for name, (low, high) in RANGES.items():
-        if isinstance(value := own.get(name), float) and value:
-            places[name] = math.log(value / low) / math.log(high / low)
-    ends = {name: "low" if at < near else "high" for name, at in places.items()
-            if not near <= at <= 1 - near}  # fmt: skip
-    return [f"`{name}` {end}" for name, end in ends.items() if (name, end) != ("dropout", "low")]
+    found = []
+    for name, (low, high) in ENDS.items():
+        value = math.exp(own.get(name, -7.0)) if name == "init_log_var" else own.get(name)
+        if isinstance(value, float) and value:
+            place = math.log(value / low) / math.log(high / low)
+            end = "low" if place < near else "high" if place > 1 - near else ""
+            if end and (name, end) != ("dropout", "low"):
+                found.append(f"`{name}` {end}")
+    return found
 
 
 def budgets_tables(results: Path) -> Iterator[str]:
-    """Yield what each side found, the fresh seeds' scores, and the tests."""
-    plan, body, sample = read_yaml(results / "plan.yaml"), {}, {}
+    """Yield what each side found, the fresh seeds' scores, and the tests.
+
+    A block of the plan is a `sample` of settings; a `side` is one of them.
+    """
+    plan, body = read_yaml(results / "plan.yaml"), {}
     first, choice = (pd.read_csv(results / f"{name}.csv.xz") for name in ("first", "choice"))
-    early, late = first.set_index("side")["nll"], choice.groupby("side")["nll"].mean()
-    for block in plan["grid"]:
-        settings = settings_in(block)
-        keys = [json.dumps(own) for own in settings]
-        sample |= dict.fromkeys(keys, block["sample"])
-        ran = keys[0] in early.index
-        least = [f"{early[keys[:n]].min():.3f}" if ran and n <= len(keys) else "–"
-                 for n in (8, 16, 32, 64)]  # fmt: skip
-        own = best(choice, settings)[0]
+    means = choice.groupby(["sample", "side"])["nll"].mean()
+    for sample in (block["sample"] for block in plan["grid"]):
+        early, late = first.loc[first["sample"] == sample, "nll"], means[sample]
+        least = [f"{early[:n].min():.3f}" if n <= len(early) else "–" for n in (8, 16, 32, 64)]
+        own = json.loads(late.idxmin())
         told = ", ".join(f"`{key}={own[key]}`" for key in own
                          if key not in ("rule", "method", "bayesian_layers"))  # fmt: skip
-        nll = f"{late[json.dumps(own)]:.3f}"
-        body[block["sample"]] = [*least, nll, told, ", ".join(at_ends(own)) or "–"]
+        body[sample] = [*least, f"{late.min():.3f}", told, ", ".join(at_ends(own)) or "–"]
     heads = [f"{n} tried, after {plan['first']['rounds']} rounds" for n in (8, 16, 32, 64)]
     heads += ["the best, all rounds", "its setting", "at an end"]
     yield maker.cells("side", heads, body)
     rows = _scores(results)
-    rows["side"] = rows["side"].map(sample)
+    rows["side"] = rows["sample"]
     yield maker.table("fresh seeds", maker.by(rows, "side"), (*SCORES, PLAIN))
-    ranked = best(choice, map(json.loads, sample))[::-1]
-    of = {name_of(own): sample[json.dumps(own)] for own in ranked}
+    ranked = means.sort_values(ascending=False).index.get_level_values("sample")
+    of = {sample.partition(",")[0]: sample for sample in ranked}
     pairs = [(of["RKLB"], of["FedAvg"]), (of["RKLB"], of["SCAFFOLD"])]
     pairs += [(of["FedAvg"], of["SCAFFOLD"])]
     for metric in (AT_T, PLAIN):

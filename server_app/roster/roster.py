@@ -385,7 +385,7 @@ class Roster:
             there = self._listen()
             self._ask(self._online() - self._members.keys() - self._refused.nodes)
         least = min(self._settings.min_replies, len(there))
-        part = max(least, round(getattr(self._settings, "participation", 1.0) * len(there)))
+        part = self._settings.pace.asked(len(there), least)
         return drawn(self._ordered(there), part, self._seed("participants", server_round))
 
     def evaluators(self, server_round: int) -> list[int]:

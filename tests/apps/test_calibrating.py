@@ -403,6 +403,9 @@ def test_numbers_have_intervals_by_group_and_by_site(tmp_path, capsys, monkeypat
     assert own[names.index("small")] == trained.thresholds(0.9).bins[names.index("small")]
     with pytest.raises(SettingError, match="site: 'nobody'; expected partition 0, partition 1"):
         trained.intervals(known, site="nobody")
+    with pytest.warns(UserWarning, match="66 examples are held out, and a level of 0.99 needs 99"):
+        low, high = trained.intervals(known, 0.99)
+    assert (high - low).isinf().all()
 
 
 def test_sets_for_a_site_weigh_classes_as_it_has_them(tmp_path):

@@ -23,7 +23,7 @@ from server_app import run
 from server_app.engine.inline import run_inline
 from server_app.rounds import Rounds
 from strategies.answering import Request, part_asked, share_of
-from strategies.asking import ASKED_KEY, EXAMPLES_KEY
+from strategies.federation import ASKED_KEY, EXAMPLES_KEY
 
 
 class Heard(Grid):

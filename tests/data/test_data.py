@@ -35,7 +35,7 @@ def test_unknown_name_lists_the_allowed(name, tmp_path):
 
 @pytest.mark.slow
 def test_importing_is_light():
-    heavy = "{'sklearn', 'torchvision', 'torchmetrics', 'matplotlib', 'scipy', 'flwr'}"
+    heavy = "{'sklearn', 'torchvision', 'matplotlib', 'scipy', 'flwr'}"
     names = ("data.images", "data.partition", "scores.metrics", "figures.run_pictures")
     modules = ", ".join(f"fedbary.{name}" for name in names)
     code = f"import sys, {modules}; assert not {heavy} & set(sys.modules)"

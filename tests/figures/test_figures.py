@@ -86,9 +86,9 @@ def test_many_clients_share_the_rows_of_a_heatmap():
 
 
 def test_reliability_diagram_shows_the_gaps():
-    confidence = np.array([0.1, 0.4, 0.7, 0.9, 1.0])
-    accuracy = np.array([0.2, 0.4, 0.5, 0.8, 1.0])
-    count = np.array([10, 0, 30, 30, 30])
+    confidence = np.array([0.1, 0, 0.7, 0.95])
+    accuracy = np.array([0.2, 0, 0.5, 0.9])
+    count = np.array([10, 0, 30, 60])
     diagram = Reliability(confidence, accuracy, count)
     figure = reliability_diagram(diagram, "Digits")
     assert colours(figure) > 10

@@ -4,7 +4,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import sysconfig
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def _fill(folder):
     install = ["--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
     subprocess.run([*pip, *install], check=True, timeout=120)
     (site,) = (venv / "lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (site / "dependencies.pth").write_text(f"{distribution('flwr').locate_file('')}\n")
     for command in distribution("flwr").entry_points:
         script = venv / "bin" / command.name
         function = f"from {command.module} import {command.attr}"

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from every_method import night
 from flwr.app import Context, RecordDict
-from superlinks import superlink
 
-from fedbary.launching.environment import flower_environment
 from server_app.engine.inline import InlineGrid
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -68,7 +66,7 @@ def test_a_cnn_of_one_s_own_is_unsure_where_it_is_wrong(capsys):
         assert number(line, r"([\d.]+)% right,") > 80
 
 
-@night  # by day its run in tests/house/test_foreign_projects is of the same kind
+@night  # by day tests/strategies aggregates such layers
 def test_the_layers_of_bayesian_torch_train_under_both_rules(capsys):
     lines = run("bayesian-torch", capsys, rounds=2)
     assert all(number(line, r"([\d.]+)% right") > 80 for line in lines.values())
@@ -105,20 +103,3 @@ def test_a_resnet_has_a_gaussian_last_layer_and_nothing_else():
 def test_a_resnet_s_rounds_run(capsys):
     lines = run("resnet-last-layer", capsys, clients=2, few=60, rounds=1)
     assert lines.keys() == {"RKLB", "FedAvg"}
-
-
-@night  # above each runs in this process, and tests/foreign under Flower and Ray
-@pytest.mark.slow
-def test_the_projects_run_under_flower(tmp_path):
-    environment = flower_environment(tmp_path)
-    federation = "num-supernodes=3 client-resources-num-cpus=1"
-    with superlink(environment, tmp_path) as wait:
-        wait()
-        for name in PROJECTS:
-            command = [str(Path(sys.executable).parent / "flwr"), "run", str(EXAMPLES / name)]
-            command += ["local", "--stream", "--run-config", "rounds=1"]
-            done = subprocess.run(
-                [*command, "--federation-config", federation], cwd=tmp_path, env=environment,
-                capture_output=True, text=True, timeout=300, check=False,
-            )  # fmt: skip
-            assert lines_of(done.stdout).keys() == rivals(name), done.stdout + done.stderr

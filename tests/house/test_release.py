@@ -8,11 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from every_method import night
-from processes import dead_ray
-from safetensors.torch import load_file
 
 import fedbary
 
@@ -52,29 +49,6 @@ def test_a_sweep_and_its_report_need_no_clone(environment, tmp_path):
     assert (tmp_path / "found" / "report.html").exists()
     (run,) = (tmp_path / "found" / "runs").glob("*RKLB*")
     assert yaml.safe_load((run / "settings.yaml").read_text())["commit"] == "unknown"
-
-
-@night  # by day Ray runs a foreign project with the wheel, and this run with the clone
-@pytest.mark.slow
-def test_ray_needs_no_clone_and_nobody_speaks_of_flower_or_nodes(environment, tmp_path):
-    """What Ray gives is what one process gives."""
-    with dead_ray() as trace:
-        for engine in ("inline", "ray"):
-            words = ["simulate", *QUICK, f"engine={engine}", f"output={engine}"]
-            done = command_of_the_wheel(environment, *words, cwd=tmp_path, **trace)
-            assert done.returncode == 0, done.stdout + done.stderr
-    speaks_of_the_run_alone(done.stdout + done.stderr)
-    one, other = (load_file(tmp_path / f / "posterior.safetensors") for f in ("inline", "ray"))
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def speaks_of_the_run_alone(said):
-    first, *lines = re.sub(r"\x1b\[\d+m", "", said).splitlines()
-    assert first.startswith("2 clients train 1 round of RKLB on digits")
-    ours = r"\w+ *: +(\d+ of 2 nodes|round|Results|The model|Ray runs, but no worker)|Results"
-    for line in lines:
-        assert re.match(ours, line), line
-        assert not re.search(r"\d{17}", line)
 
 
 def test_without_its_extra_the_command_says_what_to_install(tmp_path):

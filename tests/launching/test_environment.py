@@ -8,24 +8,11 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from every_method import night
-from processes import marked, servers_of
 
 from fedbary.errors import RunError, SettingError
 from fedbary.launching import environment, superlink
 
-BIN = Path(sys.executable).parent
 DEAD = "http://127.0.0.1:9"
-NOTEBOOK = "module://a_notebook_s.backend"
-SMALL = ["clients=2", "rounds=1", "local_epochs=1", "samples=2"]
-
-
-def simulate(*words, cwd, **variables):
-    return subprocess.run(
-        [str(BIN / "fedbary"), "simulate", *SMALL, *words], cwd=cwd,
-        env={**marked(cwd), **variables},
-        capture_output=True, encoding="utf-8", timeout=240, check=False,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kept", ["", "10.0.0.1,.hospital.example"])
@@ -109,27 +96,3 @@ def test_without_a_short_folder_the_start_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(SettingError, match="TMPDIR: .*RAY_TMPDIR"):
         environment.ray_folder()
-
-
-@night  # by day tests/launching/test_end_to_end has all but the long folder
-@pytest.mark.slow
-def test_a_run_on_ray_bears_a_proxy_a_notebook_and_a_long_temporary_folder(tmp_path):
-    long = tmp_path / ("deep" * 20)
-    long.mkdir()
-    hostile = {"http_proxy": DEAD, "https_proxy": DEAD, "MPLBACKEND": NOTEBOOK}
-    hostile |= {"TMPDIR": str(long)}
-    hostile |= {name: "" for name in ("RAY_TMPDIR", "no_proxy", "NO_PROXY")}
-    done = simulate("output=run", cwd=tmp_path, **hostile)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "run" / "learning-curves.png").exists()
-    assert servers_of(tmp_path) == []
-
-
-@night  # by day every text has its encoding, and Ray's run a notebook's backend
-@pytest.mark.slow
-def test_a_run_bears_an_ascii_locale_and_a_notebook_s_backend(tmp_path):
-    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    words = ["engine=inline", "output=Übung"]
-    done = simulate(*words, cwd=tmp_path, MPLBACKEND=NOTEBOOK, **ascii_only)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "Übung" / "learning-curves.png").exists()

@@ -22,10 +22,10 @@ from test_methods_expanded import network as layer
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
 from fedbary.methods import METHODS, Local, Reply, Server
+from fedbary.methods._method import Inherited, age, older, whose
 from fedbary.methods._sites import factors
 from fedbary.methods._sums import sites_of
 from fedbary.methods.pvi import PVI
-from fedbary.methods.shared.method import Inherited, age, older, whose
 
 
 def goes_on(method, model, held, places=()):

@@ -17,7 +17,7 @@ from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.methods import METHODS, Fitted, Method
-from fedbary.methods.shared.method import weighted_mean
+from fedbary.methods._method import weighted_mean
 from fedbary.runs.memory import Memory
 from fedbary.settings.config import resolve
 from server_app.engine.inline import InlineGrid

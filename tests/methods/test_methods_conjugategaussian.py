@@ -12,10 +12,10 @@ from torch import nn
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Local, Reply, Server
+from fedbary.methods._method import Inherited
 from fedbary.methods._sums import sites_of, state_of
 from fedbary.methods.conjugategaussian import PRODUCTS, ConjugateGaussian
 from fedbary.methods.ridge import best_ridge
-from fedbary.methods.shared.method import Inherited
 from fedbary.variational.regressor import Regressor
 
 WIDTH = 3

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fedbary.strategies import Client, strategy_for
+from fedbary.strategies import Federation as Known
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,10 +15,10 @@ from torch import nn
 from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.methods import Local, Reply, Server
+from fedbary.methods._method import part_of_all
 from fedbary.methods.fedavgm import FedAvgM
 from fedbary.methods.feddyn import FedDyn
 from fedbary.methods.scaffold import SCAFFOLD
-from fedbary.methods.shared.method import part_of_all
 from fedbary.runs.memory import Memory
 from server_app.engine.inline import InlineGrid
 from strategies.compression import CompressedGrid, compression
@@ -210,7 +211,11 @@ def over_flower(name, folder, spoiled, rounds, compressed):
     tell = lambda: {"all-examples": sum(SIZES), "all-clients": 3}  # noqa: E731
     own = {"strength": 1.0} if name == "FedDyn" else {}
     strategy = strategy_for(name)(
-        **own, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1, tell=tell
+        **own,
+        fraction_evaluate=0.0,
+        min_train_nodes=1,
+        min_available_nodes=1,
+        federation=Known(tell=tell),
     )
     grid = InlineGrid(app, 3, {})
     torch.manual_seed(0)

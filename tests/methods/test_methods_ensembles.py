@@ -10,8 +10,8 @@ from torch import Generator, nn
 from fedbary.errors import SettingError
 from fedbary.methods import Bench, Reply, Server
 from fedbary.methods._distil import Distillation, answers, distilled
+from fedbary.methods._method import weighted_mean
 from fedbary.methods.fedbe import FedBE
-from fedbary.methods.shared.method import weighted_mean
 from fedbary.predictive.predictor import Auto, Draws
 from fedbary.variational.regressor import Regressor, gaussian_nll
 

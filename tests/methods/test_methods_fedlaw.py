@@ -9,8 +9,8 @@ from fedbary.aggregation import aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Bench, Reply, Server
+from fedbary.methods._method import weighted_mean
 from fedbary.methods.fedlaw import FedLAW
-from fedbary.methods.shared.method import weighted_mean
 from fedbary.variational.layers import VariationalLinear
 
 

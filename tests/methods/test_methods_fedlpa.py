@@ -11,8 +11,8 @@ from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
 from fedbary.methods import Local, Reply, Server
 from fedbary.methods._curvature import factors, layers, matrix, product_mode, tensors_of
+from fedbary.methods._method import weighted_mean
 from fedbary.methods.fedlpa import INPUTS, SLOPES, FedLPA
-from fedbary.methods.shared.method import weighted_mean
 
 
 def local(network, x, y, nll=nn.functional.cross_entropy):

@@ -12,10 +12,10 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.inference import Training, local_method
 from fedbary.methods import Local, Reply, Server, method_named
+from fedbary.methods._descent import Descent, fisher, gauss_newton
+from fedbary.methods._method import weighted_mean
 from fedbary.methods.fola import FOLA
 from fedbary.methods.laplace import FISHER, Laplace
-from fedbary.methods.shared.descent import Descent, fisher, gauss_newton
-from fedbary.methods.shared.method import weighted_mean
 from fedbary.methods.swag import SWAG
 
 
@@ -46,7 +46,7 @@ def squares(std):
 
 
 def test_the_fisher_is_the_mean_of_each_example_s_squared_gradient(monkeypatch):
-    monkeypatch.setattr("fedbary.methods.shared.descent.GRADIENTS_AT_ONCE", 5000)  # several parts
+    monkeypatch.setattr("fedbary.methods._descent.GRADIENTS_AT_ONCE", 5000)  # several parts
     torch.manual_seed(0)
     network = Network().eval()
     x, y = images(23)
@@ -117,7 +117,7 @@ def test_at_the_truth_it_is_the_curvature_of_a_linear_model():
 @pytest.mark.parametrize("at_once", [20, 10**6])
 def test_the_gauss_newton_diagonal_is_the_hessian_s_of_a_linear_model(at_once, monkeypatch):
     """Whatever labels occurred: of squares Σ x², of classes what autograd finds."""
-    monkeypatch.setattr("fedbary.methods.shared.descent.GRADIENTS_AT_ONCE", at_once)
+    monkeypatch.setattr("fedbary.methods._descent.GRADIENTS_AT_ONCE", at_once)
     x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     line, classes = nn.Linear(3, 1, bias=False), nn.Linear(3, 4)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from fedbary.aggregation.sums import LARGEST_LOG_VAR
 from fedbary.errors import SettingError
 from fedbary.methods import Arrival, Reply, Server
+from fedbary.methods import _remembered as remembered
+from fedbary.methods._remembered import LONGEST
 from fedbary.methods.barycentre import Barycentre
-from fedbary.methods.shared import remembered
-from fedbary.methods.shared.remembered import LONGEST
 
 CLIENTS = 4
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedbary.aggregation import DIVERGENCES, aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.methods.shared.clusters import clustered
+from fedbary.methods.hierarchy import clustered
 from fedbary.predictive.projection import STRENGTHS, projected
 
 

@@ -1,12 +1,12 @@
 """A temperature that clients find together is the one of all their examples in one place."""
 
-import json
 import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs_of import lines
 from scipy.optimize import minimize_scalar
 
 import fedbary
@@ -14,6 +14,7 @@ from fedbary.errors import SettingError
 from fedbary.predictive import Prediction, Predictive
 from fedbary.scores.metrics import (
     TEMPERATURES,
+    end_of_temperatures,
     evaluate,
     fitted_temperature,
     least_nll,
@@ -76,6 +77,17 @@ def test_certainty_is_tempered_and_nobody_s_answer_is_none():
     assert min(TEMPERATURES.values()) == 0.25 and max(TEMPERATURES.values()) == 8
 
 
+@pytest.mark.parametrize(
+    ("sign", "said"), [(1, "0.25 is the least"), (-1, "8 is the largest"), (0, "")]
+)
+def test_a_temperature_at_an_end_of_those_tried_is_said(sign, said):
+    """Labels that follow the classes ask for the least, labels against them for the largest."""
+    nlls = {name: 1 + sign * math.log(t) / 9 for name, t in TEMPERATURES.items()}
+    found = fitted_temperature([{"num-examples": 3, **nlls}]) if sign else 1.3
+    line = end_of_temperatures(found)
+    assert said in line and bool(line) == bool(sign)
+
+
 @pytest.mark.slow
 def test_a_run_predicts_at_the_temperature_that_its_clients_found(tmp_path):
     chosen = {
@@ -84,7 +96,7 @@ def test_a_run_predicts_at_the_temperature_that_its_clients_found(tmp_path):
         "calibrate": "temperature",
     }  # fmt: skip
     run_inline(resolve(chosen), tmp_path / "run")
-    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    last = lines(tmp_path / "run")[-1]
     trained = fedbary.load(tmp_path / "run")
     examples = trained.task.evaluation_examples()
     probs = trained.predict(examples.x).probs

@@ -8,7 +8,6 @@ import yaml
 
 from fedbary.aggregation import DIVERGENCES, RULES
 from fedbary.errors import SettingError
-from fedbary.inference import lr_in
 from fedbary.methods import METHODS
 from fedbary.models import MODELS, build
 from fedbary.settings.config import (
@@ -125,13 +124,9 @@ def test_command_line_words_become_typed_values():
     ("overrides", "said"),
     [
         ({"rule": "RKBL"}, ("rule", "RKBL", "RKLB, ", "TrimmedMean, WB")),
-        ({"dataset": "mnist"}, ("dataset", "mnist", "digits")),
-        ({"partition": "dirichelt"}, ("partition", "dirichelt", "dirichlet")),
-        ({"inference": "mcmc"}, ("inference", "mcmc", "variational")),
         ({"ruel": "WB"}, ("ruel", "rule")),
         ({"protocol": "papr"}, ("protocol", "papr", "none, paper, short")),
         ({"bayesian_layers": 6}, ("bayesian_layers", "6", "0 to 5")),
-        ({"bayesian_layers": -1}, ("bayesian_layers", "-1", "from 0")),
         ({"model": "resnet"}, ("model", "resnet", "resnet20", "package.module:factory")),
         ({"model": "nets:"}, ("model", "nets:", "package.module:factory")),
         ({"alpha": 0}, ("alpha", "0", "above 0")),
@@ -139,10 +134,7 @@ def test_command_line_words_become_typed_values():
         ({"rounds": 0}, ("rounds", "0", "from 1")),
         ({"batch_size": 10**21}, ("batch_size", f"{10**21}", "from 1 to 1000000000")),
         ({"rounds": "many"}, ("rounds", "many", "whole number")),
-        ({"rounds": None}, ("rounds", "None", "whole number")),
         ({"participation": 1.5}, ("participation", "1.5", "to 1")),
-        ({"prior": "flat"}, ("prior", "flat", "normal, global")),
-        ({"gpus_per_client": -1.0}, ("gpus_per_client", "-1", "auto")),
         ({"gpus_per_client": "all"}, ("gpus_per_client", "all", "auto")),
         ({"inference": "ivon", "kl_weight": 0}, ("kl_weight", "0", "inference=ivon")),
         ({"min_replies": 11}, ("min_replies", "11", "10 clients")),
@@ -203,11 +195,11 @@ def test_fairness_is_measured_every_so_many_rounds_and_in_the_last():
 
 def test_a_cosine_falls_from_the_rate_towards_nothing():
     settings = resolve({"lr": 0.4, "lr_schedule": "cosine", "rounds": 4})
-    rates = [lr_in(settings, server_round) for server_round in (1, 2, 3, 4)]
+    rates = [settings.local.lr_in(t, 4) for t in (1, 2, 3, 4)]
     assert rates[0] == 0.4 and rates[2] == pytest.approx(0.2)
     assert rates == sorted(rates, reverse=True) and 0 < rates[3] < 0.1
     constant = resolve({"lr": 0.4, "lr_schedule": "constant", "rounds": 4})
-    assert {lr_in(constant, t) for t in (1, 4)} == {0.4}
+    assert {constant.local.lr_in(t, 4) for t in (1, 4)} == {0.4}
 
 
 def test_images_learn_from_normalised_pixels_unless_another_range_is_named():

@@ -76,8 +76,8 @@ def test_a_local_method_is_called_with_its_own_parameters(monkeypatch):
     monkeypatch.setattr("fedbary.inference.INFERENCE", (*INFERENCE, "parting"))
     local = Local(None, None, None)
     assert local_method("parting")(local) == {"part": 0.25}
-    assert local_method("parting", Parameters(part=0.5))(local) == {"part": 0.5}
-    assert local_method("variational", Parameters()) is variational.fit
+    assert local_method("parting", {"part": 0.5})(local) == {"part": 0.5}
+    assert local_method("variational", {"part": 0.5}) is variational.fit
 
 
 def test_no_method_owns_a_setting_that_deals_the_data():

@@ -1,12 +1,14 @@
 """Rows of one's own: those that go to a person, digits of numbers, groups, absent targets."""
 
 import csv
+import math
 from pathlib import Path
 
 import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 
 import fedbary
@@ -116,3 +118,33 @@ def test_groups_that_differ_in_case_or_blanks_are_said(runs, here, capsys):
     said = capsys.readouterr().err
     assert "'site=No rd' and 'site=Nord' differ only in case or blanks" in said
     assert "'site=No rd' and 'site=nord' differ" in said and "Süd" not in said
+
+
+def test_a_data_frame_is_predicted_by_the_names_of_its_columns(runs):
+    trained, held = fedbary.load(runs / "tables"), table(9)
+    held.drop(columns=["cost", "outcome"]).to_csv(runs / "new.csv", index=False)
+    from_file = trained.predict(trained.read(runs / "new.csv")).probs
+    assert torch.equal(trained.predict(held[held.columns[::-1]]).probs, from_file)
+    assert torch.equal(trained.predict(trained.inputs(held)).probs, from_file)
+
+
+@pytest.mark.parametrize(
+    ("x", "named"),
+    [
+        (torch.zeros(4, 1), "x: 'a tensor (4, 1)'; expected a tensor (N, 3) of age, ward=north"),
+        (torch.zeros(4, 4), "x: 'a tensor (4, 4)'"),
+        (torch.tensor([[50.0, 1, 0], [math.nan, 1, 0]]), "x: row 2: age: nan; expected a finite"),
+        (torch.tensor([[50.0, 1, 1]]), "x: row 1: ward: [1.0, 1.0]; expected a 1 among 0s for n"),
+        (np.zeros((4, 3)), "x: 'a ndarray'; expected a tensor (N, 3), or a DataFrame with the c"),
+        ([[50.0, 1, 0]], "x: 'a list'"),
+        (table(4).drop(columns="age"), "missing: age"),
+        (table(4).assign(age=[30, 40, None, 50]), "x: row 3, feature 'age'"),
+        (table(4).assign(ward="moon"), "x: row 1, feature 'ward': 'moon'; expected north, south"),
+    ],
+)
+def test_rows_in_python_are_checked_as_those_of_a_file_are(x, named, runs):
+    trained = fedbary.load(runs / "tables")
+    for use in (trained.predict, trained.scored_by_sites):
+        with pytest.raises(SettingError) as caught:
+            use(x)
+        assert named in str(caught.value)

@@ -16,8 +16,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 from fedbary.data.batches import inputs
 from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Momentum, Vectors
-from fedbary.methods.shared.method import Local, Tensors
-from fedbary.methods.shared.server_steps import weights_of
+from fedbary.methods._method import Local, Tensors, weights_of
 from fedbary.predictive.networks import evaluation
 
 NetworkCall = Callable[[dict[str, Tensor], Tensor], Tensor]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from fedbary.gaussian import Factor, Posterior
 from fedbary.inference import Local
 from fedbary.parts.parameters import Checked
 from fedbary.predictive import Predictive, Predictor
+
+if TYPE_CHECKING:
+    from fedbary.settings.config import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,6 +284,10 @@ class Method(Checked):
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
 
+    def conditions(self, settings: Settings) -> Iterator[tuple[str, bool, str]]:
+        """Yield settings of a run, whether each fits the method, and what is allowed."""
+        yield from ()
+
     def check(self, clients: int, epochs: int) -> None:
         """Raise a SettingError if rounds of so many clients and epochs do not do for the method."""
 
@@ -422,3 +429,13 @@ def part_of_all(server: Server, replies: Sequence[Reply]) -> float:
     if server.examples:
         return min(1.0, sum(reply.weight for reply in replies) / server.examples)
     return min(1.0, len(replies) / server.clients) if server.clients else 1.0
+
+
+def is_buffer(name: str, tensor: Tensor) -> bool:
+    """Return whether a tensor is a buffer: not floating, or batch norm's statistics."""
+    return not tensor.is_floating_point() or name.endswith(("running_mean", "running_var"))
+
+
+def weights_of(model: Tensors) -> list[str]:
+    """Return the names of a state dict's weights: its tensors that are no buffers."""
+    return [name for name, tensor in model.items() if not is_buffer(name, tensor)]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedbary.aggregation import RULES
 from fedbary.aggregation.arriving import Change, along
-from fedbary.methods.shared.method import Arrival, Tensors
+from fedbary.methods._method import Arrival, Tensors, is_buffer, weights_of
 from fedbary.parts.parameters import BelowOne, Checked, Positive
 
 
@@ -104,13 +104,3 @@ def along_points(model: Tensors, arrivals: Sequence[Arrival]) -> Tensors:
     changes = [Change(each.sent, each.tensors, each.part) for each in arrivals]
     buffers = [name for name, tensor in model.items() if is_buffer(name, tensor)]
     return along(RULES["FedAvg"], model, changes, buffers)
-
-
-def is_buffer(name: str, tensor: Tensor) -> bool:
-    """Return whether a tensor is a buffer: not floating, or batch norm's statistics."""
-    return not tensor.is_floating_point() or name.endswith(("running_mean", "running_var"))
-
-
-def weights_of(model: Tensors) -> list[str]:
-    """Return the names of a state dict's weights: its tensors that are no buffers."""
-    return [name for name, tensor in model.items() if not is_buffer(name, tensor)]

@@ -44,8 +44,7 @@ from torch import Tensor
 
 from fedbary.aggregation.sums import LARGEST_LOG_VAR, under
 from fedbary.gaussian import gaussian_pairs
-from fedbary.methods.shared.method import Arrival, Reply, Server, Tensors
-from fedbary.methods.shared.server_steps import is_buffer
+from fedbary.methods._method import Arrival, Reply, Server, Tensors, is_buffer
 
 LONGEST = 2.0
 """Passes over all examples for which the change of a client that does not reply is repeated."""

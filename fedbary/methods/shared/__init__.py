@@ -1,1 +1,0 @@
-"""Helpers of many methods: the class of methods, SGD from point weights, steps of a server."""
