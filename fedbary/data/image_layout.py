@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -77,6 +78,20 @@ def parse_shape(text: str) -> tuple[int, ...]:
         allowed += f"{MIN_SIDE} to 9999; or a number of features"
         raise SettingError("input_shape", text, allowed)
     return sides[0], sides[1], sides[2]
+
+
+def parse_channels(text: str) -> tuple[float, ...]:
+    """Read a number for each channel, such as ``0.485,0.456,0.406``, or one for all; auto: none.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    numbers = () if text == "auto" else tuple(map(float, text.split(",")))
+    if len(numbers) not in (0, 1, 3) or not all(map(math.isfinite, numbers)):
+        raise ValueError(text)
+    return numbers
 
 
 def of_pictures(shape: tuple[int, ...]) -> tuple[int, int, int]:

@@ -36,6 +36,9 @@ class Encode(Protocol):
     def empty(self, tokens: Tensor) -> Tensor:
         """Return which rows have no token of a text's own, (N,) bool."""
 
+    def unknown(self, tokens: Tensor) -> Tensor:
+        """Return which rows are mostly words that are unknown, (N,) bool."""
+
 
 def read_texts(frame: Frame, column: str, encode: Encode, classes: Sequence[str] = ()) -> Examples:
     """Return the texts of a column as tokens (N, L) int32, with a class each if there is a target.
@@ -72,6 +75,8 @@ def read_texts(frame: Frame, column: str, encode: Encode, classes: Sequence[str]
         notes.append(
             f"{cut} of {len(tokens)} texts are longer than {encode.longest} tokens and cut"
         )
+    if unknown := int((encode.unknown(tokens) & kept).sum()):
+        notes.append(f"{unknown} of {len(tokens)} texts are mostly words unknown to the backbone")
     if gone := int((~kept).sum()):
         first = int((~kept).nonzero()[0]) + 1
         notes.append(f"{gone} of {len(tokens)} texts are empty, the first in row {first}")

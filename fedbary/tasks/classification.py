@@ -70,6 +70,8 @@ class Classification(Classes):
         """Raise a SettingError if the device, the data sets, the model or the split fail."""
         super().check(own_data)
         self.foreign()
+        if self.pretrained is not None and self.settings.dataset != "none":
+            self.pretrained.transform.require(self.held.x_train)
         if self.own.corruptions:
             require_pixels(inputs(deal.evaluation_data(self.held, self.deal)[0]))
         if self.own.augment not in ("auto", False) and len(self.signature().shape) == 1:
@@ -116,7 +118,10 @@ class Classification(Classes):
 
     def own_shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return the inputs and labels of a site's own data."""
-        return own_shard(site.data_path, signature, self.own.resize, self.deal, site.key)
+        found = own_shard(site.data_path, signature, self.own.resize, self.deal, site.key)
+        if self.pretrained is not None:
+            self.pretrained.transform.require(found.x)
+        return found
 
     def seen(self, shard: Shard, folder: str = "") -> Shard:
         """Return a shard as the model sees it but for the normalisation, on the device."""
@@ -131,8 +136,14 @@ class Classification(Classes):
         _features.require_same(self.pretrained, read_layout(folder, self.signature_from))
 
     def notes(self) -> tuple[str, ...]:
-        """Return lines on the data set's folder and its oddities."""
-        return () if self.settings.dataset == "none" else self.held.notes
+        """Return lines on the data set's folder and its oddities, and on the backbone."""
+        said: list[str] = []
+        if (by := self.pretrained) is not None:
+            said.append(f"{by.name}: {by.said}")
+            own_file = self.own.backbone_weights != "auto"
+            if own_file and getattr(self.settings, "backbone_mean", "") == "auto":
+                said.append(f"{by.name}: is that the recipe of {self.own.backbone_weights}?")
+        return (*(() if self.settings.dataset == "none" else self.held.notes), *said)
 
     def site_notes(self, site: Site, signature: ImageLayout) -> tuple[str, ...]:
         """Return lines on a site's own folder."""
@@ -213,6 +224,8 @@ class Classification(Classes):
 
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return images, or their features, normalised; without facts as they are, bytes too."""
+        if self.pretrained is not None:
+            self.pretrained.transform.require(x)
         if self.backbone is not None:
             x = self.backbone.features(x).to(torch_device(self.settings))
         return Normaliser.from_facts(facts)(x) if facts else x

@@ -30,6 +30,9 @@ class Letters:
     def empty(self, tokens):
         return (tokens >= 0).sum(1) == 0
 
+    def unknown(self, tokens):
+        return 2 * (tokens > 127).sum(1) > (tokens >= 0).sum(1)
+
 
 def table(texts, target=None):
     held = {"body": pandas.Series(texts, dtype=object)}
@@ -44,7 +47,8 @@ def test_any_texts_are_read_or_refused_without_one_of_them_in_the_line(texts):
     assert rows.x.shape == (len(texts), 10)
     assert len(texts) - 1 not in rows.unknown
     for note in rows.notes:
-        assert note.endswith(("cut", f"row {1 + min(rows.unknown, default=-1)}"))
+        ends = "cut", "to the backbone", f"row {1 + min(rows.unknown, default=-1)}"
+        assert note.endswith(ends)
 
 
 def test_control_characters_are_spaces():
@@ -115,7 +119,10 @@ def test_ten_megabytes_in_a_cell_are_cut_within_seconds(tmp_path):
     held = load_frame(str(tmp_path / "a.csv"), tmp_path, "label", False)
     rows = read_texts(held, "body", Encoder(tokeniser(), 24))
     assert (rows.x[0] >= 0).all()
-    assert rows.notes == ("2 of 3 texts are longer than 24 tokens and cut",)
+    assert rows.notes == (
+        "2 of 3 texts are longer than 24 tokens and cut",
+        "1 of 3 texts are mostly words unknown to the backbone",
+    )
     assert time.process_time() - begun < 20
 
 
