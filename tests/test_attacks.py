@@ -1,7 +1,5 @@
 """Hostile clients: what they send, and what becomes of a federation that has some."""
 
-import json
-
 import pytest
 import torch
 from every_method import NIGHT, night
@@ -9,6 +7,7 @@ from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
+from runs_of import lines
 from safetensors.torch import load_file
 from scipy.stats import norm
 
@@ -160,8 +159,7 @@ def accuracy(folder, **changes):
         "lr": 0.05, "bayesian_layers": 2, "holdout": 0, "samples": 3, "evaluate_clients": 0,
     }  # fmt: skip
     run_inline(resolve({**short, **changes}), folder)
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return json.loads(lines[-1])["accuracy"]
+    return lines(folder)[-1]["accuracy"]
 
 
 @night  # by day laws of the bound and of Median in tests/aggregation, and docs/results/hostile.md

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-import torch
 from torch import Tensor
 
 from fedbary.scores.metrics import Roc, evaluate
@@ -67,18 +66,6 @@ def left_out(curves: Mapping[str, Roc]) -> str:
         return ""
     counted = f"{len(curves) - len(gone)} of {len(curves)} classes"
     return f"The mean AUROC is over {counted}: all or none of the examples are {', '.join(gone)}"
-
-
-def pooled(sites: Sequence[Mapping[str, float]], weights: Sequence[float]) -> dict[str, float]:
-    """Return the weighted means of the sites' scores; a site is left out of a score that is NaN.
-
-    They are means of the sites' scores, not the scores of all rows together: an AUROC of pooled
-    rows needs the rows.
-    """
-    values = torch.tensor([[site[name] for name in SCORES] for site in sites], dtype=torch.float64)
-    shares = torch.tensor(weights, dtype=torch.float64)[:, None] * ~values.isnan()
-    means = (shares * values.nan_to_num()).sum(0) / shares.sum(0)
-    return dict(zip(SCORES, means.tolist(), strict=True))
 
 
 def said(scores: Mapping[str, float], specificity: float) -> str:

@@ -108,31 +108,6 @@ def known(scores: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, f
     return {**found, **KNOWN_AT_TEMPERATURES}
 
 
-def summary(trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]) -> dict[str, Any]:
-    """Return the fairness of the clients' own models, and of the global one on their holdouts."""
-    line: dict[str, Any] = {}
-    if told := [client for client in trained if "local-accuracy" in client]:
-        line[schema.LOCAL_MODELS] = _spread(told, "local-accuracy")
-    if told := [client for client in held_out if client.keys() >= SCORES.keys()]:
-        shown = [{k: v for k, v in client.items() if k not in TEMPERATURES} for client in told]
-        tempered = least_nll(told)
-        line[schema.HELD_OUT] = {
-            **means(told),
-            **({} if tempered is None else {"tempered_nll": tempered}),
-            **_spread(told, "accuracy"),
-            "clients": shown,
-        }
-    for data, part in DATA.items():
-        both = {f"{OWN[model]}{part}accuracy" for model in ("global", "personal")}
-        told = [client for client in held_out if client.keys() >= both]
-        for model, prefix in OWN.items():
-            name = f"{prefix}{part}accuracy"
-            if of_model := [client for client in told if name in client]:
-                spreads = line.setdefault(schema.PERSONAL, {}).setdefault(data, {})
-                spreads[model] = _spread(of_model, name)
-    return line
-
-
 def uncertainty(prediction: Prediction, labels: torch.Tensor) -> dict[str, Any]:
     """Return the ECE in the usual bins, and the mean entropy with its two parts, in nats.
 
@@ -264,8 +239,7 @@ class Classes(Task):
             shape = ", ".join(map(str, signature.shape))
             raise SettingError(str(path), held or "no array", f"x (N, {shape}) and labels y (N, …)")
         x = x if x.dtype == torch.uint8 else x.float()
-        names = tuple(str(row) for row in range(1, len(x) + 1))
-        return Examples(names, x, None if y is None else y.long())
+        return Examples(x, None if y is None else y.long())
 
     def traced(self, x: Tensor, facts: Facts) -> Tensor:
         """Return the same in plain operations, for a graph."""
@@ -352,7 +326,16 @@ class Classes(Task):
         line |= _failing.classes_failing(found, each, labels, outcome.model, x)
         if outcome.round and y.ndim == 1 and schema.FAILING not in line:
             line |= self.behind(each, labels)
+        line = _failing.with_causes(line, self.causes(outcome, each, x, y))
         return Scored(found, line, prediction)
+
+    def causes(
+        self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor
+    ) -> Iterator[str]:
+        """Yield what in the data may be why a model fails."""
+        if y.ndim == 1:
+            names = [*map(str, self.signature().classes)]
+            yield from _failing.causes_in_labels(prediction.probs, y, outcome.label_counts, names)
 
     def behind(self, prediction: Prediction, labels: Tensor) -> dict[str, str]:
         """Return the lag behind a linear model of the inputs, if it is large."""
@@ -381,11 +364,30 @@ class Classes(Task):
     def summary(
         self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
     ) -> dict[str, Any]:
-        """Return the clients' fairness, and the means of their scores on what they hold out."""
-        line = summary(trained, held_out)
-        if schema.HELD_OUT in line and (more := self.limits.keys() - SCORES.keys()):
-            also = means(line[schema.HELD_OUT]["clients"], sorted(more))
-            line[schema.HELD_OUT] = {**also, **line[schema.HELD_OUT]}
+        """Return the fairness of the clients' own models, and of the global one on their holdouts.
+
+        Beside the latter stand the means of the clients' scores.
+        """
+        line: dict[str, Any] = {}
+        if told := [client for client in trained if "local-accuracy" in client]:
+            line[schema.LOCAL_MODELS] = _spread(told, "local-accuracy")
+        if told := [client for client in held_out if client.keys() >= SCORES.keys()]:
+            shown = [{k: v for k, v in client.items() if k not in TEMPERATURES} for client in told]
+            tempered = least_nll(told)
+            line[schema.HELD_OUT] = {
+                **means(told, self.limits),
+                **({} if tempered is None else {"tempered_nll": tempered}),
+                **_spread(told, "accuracy"),
+                "clients": shown,
+            }
+        for data, part in DATA.items():
+            both = {f"{OWN[model]}{part}accuracy" for model in ("global", "personal")}
+            told = [client for client in held_out if client.keys() >= both]
+            for model, prefix in OWN.items():
+                name = f"{prefix}{part}accuracy"
+                if of_model := [client for client in told if name in client]:
+                    spreads = line.setdefault(schema.PERSONAL, {}).setdefault(data, {})
+                    spreads[model] = _spread(of_model, name)
         return line
 
     def pictures_of_clients(self, line: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
@@ -399,11 +401,6 @@ class Classes(Task):
                 gains[data] = found
         if gains:
             yield "who-gains", who_gains(gains)
-
-    def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
-        """Yield the reliability diagram."""
-        labels = self.scored_by_clients(facts)[1]
-        yield "reliability", self._reliability(prediction, labels, "Final global model")
 
     def advice(self, found: Scored, facts: Facts) -> tuple[str, ...]:
         """Return a line on a temperature at its grid's end, or what one would make of the NLL."""
@@ -477,10 +474,9 @@ class Classes(Task):
             **({} if far is None else {"relative Mahalanobis distance": far.cpu().numpy()}),
         }
 
-    def judgement(self, prediction: Prediction, y: Tensor) -> Iterator[tuple[str, Figure]]:
+    def judgement(
+        self, prediction: Prediction, y: Tensor, title: str
+    ) -> Iterator[tuple[str, Figure]]:
         """Yield the reliability diagram."""
-        yield "reliability", self._reliability(prediction, y, "Global model, these examples")
-
-    def _reliability(self, prediction: Prediction, y: Tensor, title: str) -> Figure:
         each, labels = prediction.one_by_one(), y.flatten()
-        return reliability_picture(each, labels, self.bins, title)
+        yield "reliability", reliability_picture(each, labels, self.bins, title)

@@ -9,7 +9,7 @@ ECE, Brier score, AUROC and the sensitivity at a chosen specificity (`specificit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,27 +20,25 @@ from torch.nn.functional import one_hot
 
 from fedbary.data import deal
 from fedbary.data.deal import Shard
+from fedbary.data.examples import Examples, with_test
 from fedbary.data.image_layout import parse_classes
 from fedbary.data.standardise import Standardiser
-from fedbary.data.tables import Labelled, Layout, load_features, load_labelled, with_test
+from fedbary.data.tables import Layout, load_features, load_labelled
 from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.parts.parameters import ShareOrZero
 from fedbary.predictive import Prediction
-from fedbary.runs import schema
 from fedbary.scores import tables as scores
 from fedbary.scores.metrics import Roc
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
-from fedbary.settings.owners import methods
 from fedbary.settings.task_words import OfClasses, OfRows
-from fedbary.tasks import _beyond, _classes, _sums
+from fedbary.tasks import _beyond, _classes, _failing, _sums
 from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
 from fedbary.tasks._classes import Classes, predicts_classes
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
 from fedbary.tasks._values import (
-    ClientMetrics,
     Condition,
     Dialogue,
     Facts,
@@ -80,10 +78,6 @@ def of_rows(settings: Settings) -> Iterator[Condition]:
     flat = settings.model not in ("cnn", "resnet20")
     yield "model", flat, "mlp, linear or a network of yours for tables"
     yield "dataset", settings.dataset != "none", "the server's own table for task=tables"
-    weighs = settings.of_task(OfLabelledRows).class_weights != "none"
-    by_count = not (weighs and methods()[settings.method].fits_last_layer)
-    allowed = f"none for method={settings.method}, which counts every example once"
-    yield "class_weights", by_count, allowed
 
 
 class Tables(Rows, Classes):
@@ -113,7 +107,7 @@ class Tables(Rows, Classes):
         """The task's own settings."""
         return self.settings.of_task(OfLabelledRows)
 
-    def load(self, name: str, layout: Layout | None = None) -> Labelled:
+    def load(self, name: str, layout: Layout | None = None) -> Examples:
         """Return rows with classes: a layout's, else those of the settings, else the data's."""
         by, own = self.settings, self.own
         classes = parse_classes(own.classes) if layout is None and own.classes != "auto" else ()
@@ -196,25 +190,12 @@ class Tables(Rows, Classes):
             return super().said(scored)
         return scores.said(scored, self.own.specificity)
 
-    def summary(
-        self, trained: Sequence[ClientMetrics], held_out: Sequence[ClientMetrics]
-    ) -> dict[str, Any]:
-        """Return the clients' fairness, and the means of their scores on what they hold out."""
-        line = _classes.summary(trained, held_out)
-        if schema.HELD_OUT in line:
-            told = [
-                {**dict.fromkeys(SCORES, math.nan), **c} for c in line[schema.HELD_OUT]["clients"]
-            ]
-            means = scores.pooled(told, [client["num-examples"] for client in told])
-            line[schema.HELD_OUT] = {**means, **line[schema.HELD_OUT]}
-        return line
-
-    def pictures(self, prediction: Prediction, facts: Facts) -> Iterator[tuple[str, Figure]]:
+    def judgement(
+        self, prediction: Prediction, y: Tensor, title: str
+    ) -> Iterator[tuple[str, Figure]]:
         """Yield the reliability diagram and the ROC curve of each positive class."""
-        labels, title = self.scored_by_clients(facts)[1], "Final global model"
-        yield from super().pictures(prediction, facts)
-        curves = self._curves(prediction, labels)
-        yield "roc", roc_curves(curves, self.own.specificity, title)
+        yield from super().judgement(prediction, y, title)
+        yield "roc", roc_curves(self._curves(prediction, y), self.own.specificity, title)
 
     def advice(self, found: Scored, facts: Facts) -> tuple[str, ...]:
         """Return the classes that the AUROC leaves out, and advice on the temperature."""
@@ -227,7 +208,8 @@ class Tables(Rows, Classes):
     def _curves(self, prediction: Prediction, labels: Tensor) -> dict[str, Roc]:
         """Return the ROC curve of each positive class, by its name."""
         names = self.signature().classes
-        return {names[k]: curve for k, curve in scores.rocs(prediction.probs, labels).items()}
+        found = scores.rocs(prediction.probs, labels.to(prediction.probs.device))
+        return {names[k]: curve for k, curve in found.items()}
 
     def _weights(self, facts: Facts) -> Tensor:
         rows = facts["class_rows"] if facts else torch.ones(len(self.signature().classes))
@@ -246,6 +228,13 @@ class Tables(Rows, Classes):
         """Return rows standardised."""
         scale = Standardiser(facts["mean"], facts["std"], facts.get("fill"))
         return scale.features(x).to(torch_device(self.settings))
+
+    def causes(
+        self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor
+    ) -> Iterator[str]:
+        """Yield causes in the labels, and in the columns."""
+        yield from super().causes(outcome, prediction, x, y)
+        yield from _failing.causes_in_columns(x, self.signature().features)
 
     def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
         """Return accuracy, NLL, ECE, Brier score, AUROC and sensitivity."""

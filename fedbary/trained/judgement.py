@@ -169,7 +169,7 @@ def pictures(
     curves, parts = {}, groups(examples, by)
     for (name, index), ending in zip(parts.items(), _endings(parts), strict=True):
         part, y = _part(prediction, index), examples.y[index]
-        for kind, figure in trained.task.judgement(part, y):
+        for kind, figure in trained.task.judgement(part, y, "Global model, these examples"):
             if ending:
                 figure.suptitle(name, fontsize=9, parse_math=False)
             yield f"{kind}{ending}", figure

@@ -14,7 +14,6 @@ from conformal_by_hand import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import betabinom
 
 from fedbary.errors import SettingError
 from fedbary.predictive import Forecast
@@ -23,7 +22,6 @@ from fedbary.predictive.conformal import (
     HeldOut,
     Thresholds,
     believed,
-    bins_of,
     class_bins,
     examples_needed,
     interval,
@@ -104,20 +102,6 @@ def test_coverage_over_random_splits_is_between_the_bounds(score, level):
     noise = 4 * np.std(rates) / math.sqrt(splits)
     assert np.mean(rates) >= level - noise
     assert np.mean(rates) <= level + 1 / (n + 1) + np.mean(masses) + noise
-
-
-@pytest.mark.slow
-def test_coverage_of_continuous_scores_is_beta_binomial():
-    n, new, level, splits = 49, 50, 0.9, 2000
-    generator, hits = torch.Generator().manual_seed(2), []
-    for _ in range(splits):
-        s = torch.rand(n + new, generator=generator).double()
-        bins = bins_of(s, 1 - s)
-        found = threshold(torch.bincount(bins[:n], minlength=BINS), level)
-        hits.append(int((bins[n:] <= found).sum()))
-    rank = math.ceil((n + 1) * level)
-    expected = betabinom(new, rank, n + 1 - rank).mean()
-    assert np.mean(hits) == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize("score", SCORES)

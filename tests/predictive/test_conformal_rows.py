@@ -17,7 +17,6 @@ from fedbary.predictive.conformal import (
     Thresholds,
     bins_of,
     bounded,
-    class_bins,
     counted,
     least_coverage,
     residual_bins,
@@ -286,34 +285,3 @@ def test_intervals_of_groups_hold_the_level_in_each_over_random_splits():
         rates.append([float(hit[group[new] == k].double().mean()) for k in (0, 1)])
     for k, n in ((0, 300), (1, 100)):
         assert 0.9 - 0.01 < np.mean(rates, 0)[k] < 0.9 + 1 / n + 0.02
-
-
-@pytest.mark.parametrize("by_class", [False, True])
-@pytest.mark.parametrize("level", [0.8, 0.9])
-def test_sets_are_those_of_crepes_on_the_same_bins(by_class, level):
-    crepes = pytest.importorskip("crepes")
-    (probs, y), (new, _) = predicted(12, 150, classes=3), predicted(13, 80, classes=3)
-    by = Thresholds(level, held_out_histogram("lac", probs, y, by_class))
-    own, alphas = true_class_bins("lac", probs, y).numpy(), class_bins("lac", new).numpy()
-    told = crepes.ConformalClassifier().fit(own, y.numpy() if by_class else None)
-    for c in range(3):
-        bins = np.full(len(alphas), c) if by_class else None
-        found = told.predict_set(alphas, bins, confidence=level, smoothing=False)
-        assert by.sets("lac", new)[:, c].tolist() == found[:, c].astype(bool).tolist()
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-def test_intervals_are_those_of_crepes_and_at_most_a_bin_wider(groups):
-    crepes = pytest.importorskip("crepes")
-    (held, y), (new, _) = forecasts(6, 150), forecasts(7, 60)
-    group = torch.arange(150) % groups
-    by = Thresholds(0.9, counted(residual_bins(held, y), group, groups))
-    told = crepes.ConformalRegressor().fit(
-        (y - held.mean).numpy(), held.var.sqrt().numpy(), group.numpy()
-    )
-    rows = torch.arange(60) % groups
-    low, high = (end.numpy() for end in by.intervals(new, rows))
-    found = told.predict_int(new.mean.numpy(), new.var.sqrt().numpy(), rows.numpy(), 0.9)
-    wider = (high - low) / (found[:, 1] - found[:, 0])
-    assert (low <= found[:, 0] + 1e-9).all() and (high >= found[:, 1] - 1e-9).all()
-    assert (wider <= math.exp(1 / 64) + 1e-9).all()

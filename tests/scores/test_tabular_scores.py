@@ -12,7 +12,8 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from fedbary.errors import SettingError
 from fedbary.figures.roc_curves import roc_curves
 from fedbary.scores.metrics import Roc, evaluate
-from fedbary.scores.tables import SCORES, left_out, pooled, rocs, said, score
+from fedbary.scores.tables import SCORES, left_out, rocs, said, score
+from fedbary.tasks._classes import means
 
 tied = st.lists(
     st.tuples(st.integers(0, 6).map(lambda k: k / 6), st.booleans()), min_size=2, max_size=60
@@ -135,12 +136,12 @@ def test_a_class_without_a_row_is_left_out_and_one_class_alone_has_no_score():
     assert 0 <= alone["accuracy"] <= 1
 
 
-def test_pooled_scores_are_weighted_means_of_those_that_have_one():
-    one = dict.fromkeys(SCORES, 1.0)
-    two = {**dict.fromkeys(SCORES, 0.0), "auroc": math.nan}
-    found = pooled([one, two], [1, 3])
+def test_clients_scores_are_weighted_means_of_those_that_have_one():
+    one = {**dict.fromkeys(SCORES, 1.0), "num-examples": 1}
+    two = {"accuracy": 0.0, "num-examples": 3}
+    found = means([one, two], SCORES)
     assert found["accuracy"] == 0.25 and found["auroc"] == 1
-    assert math.isnan(pooled([two], [1])["auroc"])
+    assert math.isnan(means([two], SCORES)["auroc"])
 
 
 def test_the_line_has_the_scores_that_count():

@@ -1,12 +1,12 @@
 """A temperature that clients find together is the one of all their examples in one place."""
 
-import json
 import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs_of import lines
 from scipy.optimize import minimize_scalar
 
 import fedbary
@@ -96,7 +96,7 @@ def test_a_run_predicts_at_the_temperature_that_its_clients_found(tmp_path):
         "calibrate": "temperature",
     }  # fmt: skip
     run_inline(resolve(chosen), tmp_path / "run")
-    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    last = lines(tmp_path / "run")[-1]
     trained = fedbary.load(tmp_path / "run")
     examples = trained.task.evaluation_examples()
     probs = trained.predict(examples.x).probs

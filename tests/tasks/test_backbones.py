@@ -1,6 +1,5 @@
 """A backbone is a transformation of data: a run with one is a run on its features."""
 
-import json
 import socket
 from dataclasses import replace
 
@@ -9,7 +8,8 @@ import pytest
 import torch
 from every_method import night
 from own_backbones import tiny
-from safetensors.torch import load_file, save_file
+from runs_of import lines, posterior, same, timeless_lines
+from safetensors.torch import save_file
 from torch import nn
 
 import client_app
@@ -17,8 +17,8 @@ import fedbary
 from fedbary.backbones import Backbone, load
 from fedbary.backbones._body import Transform, fill
 from fedbary.backbones._torchvision import transform_of
+from fedbary.data.image_examples import own_data
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.sites import own_data
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
@@ -44,20 +44,9 @@ def done(tmp_path_factory):
     return settings, folder / "run"
 
 
-def lines(folder):
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [without_seconds(line) for line in found]
-
-
 def but_for_pixels(found):
     """Return lines without the linear model, which sees pixels under the one, features else."""
     return [{name: value for name, value in line.items() if name != "behind"} for line in found]
-
-
-def without_seconds(value):
-    if isinstance(value, dict):
-        return {k: without_seconds(v) for k, v in value.items() if "seconds" not in k}
-    return [*map(without_seconds, value)] if isinstance(value, list) else value
 
 
 def kept(settings, x):
@@ -77,10 +66,8 @@ def test_a_run_with_a_backbone_is_one_on_its_features_bit_for_bit(done, tmp_path
         np.savez(tmp_path / f"{name}.npz", x_train=x_train, x_test=x_test, **y)
     on = {"dataset": str(tmp_path / "bars.npz"), "ood_dataset": str(tmp_path / "digits.npz")}
     run_inline(resolve({**QUICK, **on, "model": "linear", "bayesian_layers": 1}), tmp_path / "on")
-    one, other = (load_file(place / "posterior.safetensors") for place in (folder, tmp_path / "on"))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    assert but_for_pixels(lines(folder)) == but_for_pixels(lines(tmp_path / "on"))
+    assert same(posterior(folder), posterior(tmp_path / "on"))
+    assert but_for_pixels(timeless_lines(folder)) == but_for_pixels(timeless_lines(tmp_path / "on"))
 
 
 def test_features_that_were_kept_are_those_of_the_body(done):
@@ -107,7 +94,7 @@ def test_the_body_does_not_change_and_messages_hold_the_head_alone(done):
     body, _ = tiny()
     after = task_of(settings).backbone.body.state_dict()
     assert all(torch.equal(tensor, after[name]) for name, tensor in body.state_dict().items())
-    assert sum(tensor.numel() for tensor in load_file(folder / "posterior.safetensors").values()) \
+    assert sum(tensor.numel() for tensor in posterior(folder).values()) \
         == 2 * 12 * 8 + 8  # fmt: skip
 
 

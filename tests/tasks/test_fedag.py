@@ -80,14 +80,6 @@ def test_population_is_the_forward_kl_barycentre_of_point_masses(values, weights
     )
 
 
-def test_a_client_counted_twice_weighs_twice():
-    a, b = torch.tensor([1.0, 2.0]), torch.tensor([4.0, 0.0])
-    twice = fit_gaussian({"w": torch.stack([a, a, b])}, estimator="population")
-    weighed = fit_gaussian({"w": torch.stack([a, b])}, [2, 1], "population")
-    torch.testing.assert_close(twice.mean["w"], weighed.mean["w"])
-    torch.testing.assert_close(twice.log_var["w"], weighed.log_var["w"])
-
-
 def test_sample_is_unbiased_under_any_weights():
     weights = torch.tensor([1.0, 2.0, 3.0, 4.0])
     draws = 3 * rows(4, 200_000).double()

@@ -1,10 +1,9 @@
 """Normalisation of images by statistics that the sites compute together."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
+from runs_of import lines
 from safetensors.torch import load_file
 
 import fedbary
@@ -71,7 +70,7 @@ def test_a_run_keeps_what_its_predictions_need(run):
         outcome = fedbary.tasks.Outcome(2, trained.network, trained.predictive, last, [])
         shown[name] = task.predict(outcome, x, facts, 0).probs
     assert torch.allclose(shown["run"], shown["hand"], atol=1e-5)
-    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    last = lines(run)[-1]
     accuracy = trained.task.judged(trained.predict(examples, samples=50), examples.y)["accuracy"]
     assert accuracy == pytest.approx(last["accuracy"], abs=0.15)
     assert 0 <= last["ood"]["auroc_entropy"] <= 1

@@ -1,10 +1,9 @@
 """A task of one's own, `task=package.module:Class`, is one of the run's parts like any other."""
 
-import json
-
 import pytest
 import yaml
 from own_tasks import Grades
+from runs_of import lines
 
 import fedbary
 from fedbary.commands import start
@@ -73,7 +72,7 @@ def test_it_runs_resumes_to_the_same_bits_is_loaded_and_reported(ended, tmp_path
     assert (tmp_path / "run" / "posterior.safetensors").read_bytes() == (
         ended / "posterior.safetensors"
     ).read_bytes()
-    line = json.loads((ended / "metrics.jsonl").read_text().splitlines()[-1])
+    line = lines(ended)[-1]
     trained = fedbary.load(ended, own_code=True)
     held = trained.task.evaluation_examples()
     found = trained.task.judged(trained.predict(held.x), held.y)

@@ -25,14 +25,6 @@ def test_balanced_classes_weigh_alike_and_rows_weigh_one_in_the_mean(counts):
     assert weights.isfinite().all() and (weights > 0).all()
 
 
-def test_balanced_weights_are_scikit_learn_s():
-    from sklearn.utils.class_weight import compute_class_weight
-
-    labels = torch.tensor([0] * 7 + [1] * 2 + [2] * 30).numpy()
-    expected = compute_class_weight("balanced", classes=labels[[0, 7, 9]], y=labels)
-    assert class_weights("balanced", [7, 2, 30]).tolist() == pytest.approx(expected.tolist())
-
-
 @pytest.mark.parametrize("wrong", [[0, 0], [3, -1]])
 def test_no_counts_are_refused(wrong):
     with pytest.raises(ValueError, match="counts"):
@@ -54,13 +46,6 @@ def test_the_loss_of_all_rows_is_the_sum_over_any_cut_of_them(labels, cut):
     torch.testing.assert_close(whole, by_row.sum())
     parts = [(a, b) for a, b in zip(logits.split(cut), y.split(cut), strict=True)]
     torch.testing.assert_close(sum(loss(a, b) * len(b) for a, b in parts), whole)
-
-
-def test_weights_are_those_of_all_clients_and_so_is_the_optimum():
-    """Two sites of opposite majorities: together balanced, so that the weights must be 1."""
-    sites = torch.tensor([[90, 10], [10, 90]])
-    assert class_weights("balanced", sites.sum(0)).tolist() == [1, 1]
-    assert class_weights("balanced", sites[0]).tolist() != [1, 1]
 
 
 def test_weighted_probabilities_are_those_of_equal_classes_and_natural_undoes_it():

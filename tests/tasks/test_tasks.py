@@ -1,6 +1,5 @@
 """What holds for every task by its name alone: signature, limits, questions, a run and its line."""
 
-import json
 import math
 from collections import defaultdict
 
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from own_texts import texts, write_model, write_table
+from runs_of import lines
 
 from fedbary.data.sites import Site
 from fedbary.data.standardise import Sums
@@ -62,8 +62,7 @@ def test_a_signature_travels_and_the_data_fit_it(name):
 def test_a_run_scores_every_round_and_draws(name, tmp_path):
     chosen = settings(name, evaluate_clients=1)
     run_inline(chosen, tmp_path / "run")
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    line = json.loads(lines[-1])
+    line = lines(tmp_path / "run")[-1]
     task = task_of(chosen)
     assert all(math.isfinite(line[score]) for score, *_ in task.curves)
     assert all(client["num-examples"] > 0 for client in line["clients"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from every_method import night
 from own_texts import LONGEST, texts, vectors, write_model, write_table
-from safetensors.torch import load_file
+from runs_of import lines, posterior, same
 
 import client_app
 import fedbary
@@ -55,10 +55,6 @@ def done(chosen, tmp_path_factory):
     settings = chosen(conformal=0.9, ood_dataset=news)
     run_inline(settings, folder / "run")
     return settings, folder / "run"
-
-
-def last(folder):
-    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
 
 
 @pytest.mark.slow
@@ -133,10 +129,8 @@ def test_a_run_on_texts_is_one_on_their_features_bit_for_bit(done, tmp_path):
     kept = {k: v for k, v in QUICK.items() if k not in ("task", "text")}
     on = {**kept, "dataset": str(tmp_path / "x.npz"), "model": "linear", "conformal": 0.9}
     run_inline(resolve(on), tmp_path / "on")
-    one, other = (load_file(place / "posterior.safetensors") for place in (folder, tmp_path / "on"))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    line, on_features = last(folder), last(tmp_path / "on")
+    assert same(posterior(folder), posterior(tmp_path / "on"))
+    line, on_features = lines(folder)[-1], lines(tmp_path / "on")[-1]
     assert all(line[name] == on_features[name] for name in ("accuracy", "nll", "ece"))
     assert line["accuracy"] > 0.9
     assert "ood" in line
@@ -198,6 +192,11 @@ def test_a_prescribed_test_part_of_hugging_face_is_kept(chosen, tmp_path):
     assert torch.equal(held.x_test, backbone.encoder([row[0] for row in parts["test"]])[0])
 
 
+def test_a_column_of_ids_that_is_not_there_is_refused_with_the_nearest(chosen):
+    with pytest.raises(SettingError, match="id: 'wards'; expected a column of .*: ward; perhaps"):
+        _ = task_of(chosen(id="wards")).held
+
+
 def test_texts_that_were_trained_on_are_known_again(done, chosen):
     trained = fedbary.load(done[1])
     examples = trained.read(chosen().dataset)
@@ -229,7 +228,7 @@ def sites(chosen, tmp_path, caplog):
         settings = chosen(dataset="none", classes="bad,good", min_replies=2)
         with caplog.at_level(logging.INFO):
             run(InlineGrid(client_app.app, nodes, settings.model_dump()), settings, tmp_path / "r")
-        return last(tmp_path / "r")
+        return lines(tmp_path / "r")[-1]
 
     return made
 

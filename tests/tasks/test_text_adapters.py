@@ -1,6 +1,5 @@
 """Adapters of a network of texts: they train on tokens, by peft's names of layers."""
 
-import json
 import shutil
 
 import pytest
@@ -113,7 +112,7 @@ def test_sites_train_gaussian_adapters_on_tables_of_their_own(chosen, tmp_path):
     nodes = [{"data-path": str(file), "name": f"ward {k}"} for k, file in enumerate(files)]
     settings = chosen(dataset="none", classes="bad,good", rule="RKLB", bayesian_layers=3)
     run(InlineGrid(client_app.app, nodes, settings.model_dump()), settings, tmp_path / "run")
-    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    line = lines(tmp_path / "run")[-1]
     assert (line["admitted"], len(line["clients"])) == (2, 2)
     held = tensors(tmp_path / "run")
     assert sum(name.endswith("lora_B.default.weight_log_var") for name in held) == 2

@@ -3,14 +3,11 @@
 import pytest
 import torch
 from torch import Generator, nn
-from torch.nn import functional
 
 from fedbary import Posterior
 from fedbary.errors import SettingError
 from fedbary.models import build
 from fedbary.models.cnn import LAYERS
-from fedbary.variational.conversion import gaussian_layers
-from fedbary.variational.layers import sample_weights
 from fedbary.variational.noise import drawing
 
 
@@ -53,26 +50,6 @@ def test_without_variational_layers_it_is_the_plain_cnn():
         torch.testing.assert_close(net(x), plain(x))
 
 
-@pytest.mark.parametrize("n", range(1, 6))
-def test_head_logits_are_the_network_with_the_drawn_weights(n):
-    net, x = model(n), torch.rand(4, 1, 28, 28)
-    with torch.inference_mode():
-        generator = Generator().manual_seed(0)
-        layers = gaussian_layers(net).values()
-        weights = [sample_weights(layer, 3, generator) for layer in layers]
-        logits = net.head_logits(net.trunk(x), weights)
-        for sample in range(3):
-            point = model(0)
-            state = dict(point.state_dict())
-            for name in net.state_dict():
-                if name in state:
-                    state[name] = net.state_dict()[name]
-            for layer, drawn in zip(LAYERS[5 - n :], weights, strict=True):
-                state[f"{layer}.weight"] = drawn[sample]
-            point.load_state_dict(state)
-            torch.testing.assert_close(logits[sample], point(x), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("initialisation", ["he", "papers"])
 def test_the_seed_decides_every_tensor(initialisation):
     one, same, other = (
@@ -103,13 +80,6 @@ def test_what_it_cannot_build_is_refused(arguments):
     with pytest.raises(SettingError):
         shape, classes, n = arguments
         model(n, shape, classes)
-
-
-def test_pooling_before_relu_changes_nothing():
-    x = torch.randn(2, 3, 9, 8)
-    before = functional.relu(functional.max_pool2d(x, 2))
-    after = functional.max_pool2d(functional.relu(x), 2)
-    assert torch.equal(before, after)
 
 
 def test_signed_pixels_are_seen_from_minus_one_to_one():
