@@ -66,12 +66,11 @@ class MethodStrategy(FedAvg):
     The server keeps the state of a round only if the round counts; `state_dict` holds it. Each
     training message names the method and its parameters, so that a `fedbary.strategies.Client`
     needs no settings of the method. A subclass names the `method_class`; `strategy_for` makes one
-    from a method's name.
+    from a method's name. The first arguments are those of `flwr.serverapp.strategy.FedAvg`, in its
+    order.
 
     Parameters
     ----------
-    fraction_train, ..., evaluate_metrics_aggr_fn
-        Those of `flwr.serverapp.strategy.FedAvg`, in its order.
     min_replies : int
         With fewer admitted training replies the round is skipped: the global arrays stay as they
         were, and the train metrics are ``{"skipped": 1}``.

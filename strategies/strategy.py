@@ -37,15 +37,10 @@ class PosteriorStrategy(MethodStrategy):
     makes one from a rule's name. Clients may train in any way: messages do not hold the method's
     parameters. For Flower's differential-privacy wrappers see `strategies.privacy`.
 
-    Parameters
-    ----------
-    fraction_train, ..., federation
-        Arguments of `MethodStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
-    **parameters
-        Those of `Barycentre`: `rule` (by default the class's), `trim_fraction`,
-        `max_precision_ratio`, `clipping`, `mixing`, `remember` and `server_momentum`.
-        With `groups`, clients of a group share a model, as in `Hierarchy`; an evaluation message
-        has it under ``group/``.
+    Its arguments are those of `MethodStrategy`, and the parameters of `Barycentre`: `rule` (by
+    default the class's), `trim_fraction`, `max_precision_ratio`, `clipping`, `mixing`, `remember`
+    and `server_momentum`. With `groups`, clients of a group share a model, as in `Hierarchy`; an
+    evaluation message has it under ``group/``.
 
     Raises
     ------
