@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import Parameter
 from logging import INFO, WARNING
 from typing import Any
@@ -57,9 +57,19 @@ class PosteriorStrategy(MethodStrategy):
         """Return the barycentre with some parameters; with `groups` it is a `Hierarchy`."""
         kind = Hierarchy if "groups" in parameters else self.method_class
         self._require_known(kind, parameters)
-        method = kind(**{"rule": self.rule, **parameters})
+        own = self.rule.name if RULES.get(self.rule.name) is self.rule else self.rule
+        method = kind(**{"rule": own, **parameters})
         self.rule = method.chosen
         return method
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what pickle keeps: a rule of the library by its name alone, in the method."""
+        return {name: value for name, value in vars(self).items() if name != "rule"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Take what pickle kept."""
+        vars(self).update(state)
+        self.rule = self.method.chosen
 
     def _forget(self) -> None:
         """Forget an earlier start."""
