@@ -88,7 +88,7 @@ class MethodStrategy(FedAvg):
     bench : Bench, optional
         Network and examples of the server, for methods with `needs_bench`.
     keep_models : bool
-        Whether clients keep and score the model that they train. It is for methods whose clients
+        True: clients keep and score the model that they train. It is for methods whose clients
         keep nothing. Clients of a method that `personalises` have a model of their own anyway.
     prior_arrays : ArrayRecord, optional
         A posterior in the global arrays' names: clients use it as the prior in every round. Its
@@ -102,7 +102,7 @@ class MethodStrategy(FedAvg):
     journal : iterable of mappings, optional
         For `asynchronous`: the `journal` of all aggregates of an earlier run, which is repeated.
     federation : Federation, optional
-        What is known of the nodes.
+        The choice, the names and the limits of the nodes.
     **parameters
         Those of the method.
 
