@@ -151,7 +151,7 @@ def query(message: Message, context: Context) -> Message:
             "label-counts": job.task.label_counts(job.shard, job.signature),
         }
     )
-    named = ConfigRecord({"name": site.name})
+    named = ConfigRecord({"name": site.name, "content": job.content})
     return Message(RecordDict({"metrics": reply, "site": named}), reply_to=message)
 
 

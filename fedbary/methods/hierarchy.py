@@ -44,7 +44,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import quote, unquote
 
 import torch
@@ -60,9 +60,7 @@ from fedbary.methods.barycentre import Barycentre
 from fedbary.parts.parameters import Count, NameList, ShareOrZero
 from fedbary.predictive import Predictive
 from fedbary.settings.config import Settings
-
-if TYPE_CHECKING:
-    from fedbary.settings.config import Settings
+from fedbary.texts import names_in
 
 OTHERS = "others"
 """The group of clients for whom none is given."""
@@ -78,7 +76,7 @@ _MODEL, _OF = "groups/", "of/"
 
 def of_groups(method: Hierarchy, run: Settings) -> Unfit:
     """Refuse a list of groups that is not one for each client."""
-    listed = str(method.groups).split(",")
+    listed = names_in(str(method.groups))
     if len(listed) > 1 and ":" not in listed[0] and len(listed) != run.clients:
         yield "groups", f"a group for each of the {run.clients} clients, or client:group"
 
@@ -122,7 +120,7 @@ class Hierarchy(Barycentre):
     @cached_property
     def _given(self) -> Mapping[str, str]:
         """The given groups by client; empty where they are found."""
-        words = [word.strip() for word in str(self.groups).split(",")]
+        words = names_in(str(self.groups))
         alone = len(words) == 1 and ":" not in words[0]
         if alone and words[0].isdecimal() and 1 <= int(words[0]) <= MOST:
             return {}

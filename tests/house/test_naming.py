@@ -23,12 +23,3 @@ def test_a_barycentre_is_called_by_its_rule(tmp_path):
     assert "-WB-n3-" in run_folder(resolve({"rule": "WB"}), tmp_path).name
     runs = pd.DataFrame({"method": ["PVI", "barycentre"], "rule": ["RKLB", "WB"]})
     assert list(with_methods(runs)["rule"]) == ["PVI", "WB"]
-
-
-def test_runs_of_one_second_have_a_folder_each(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedbary.runs.location.time.strftime", lambda form: "now")
-    made = []
-    for _ in range(3):
-        made.append(run_folder(resolve({}), tmp_path))
-        made[-1].mkdir(parents=True)
-    assert [folder.name.removeprefix(made[0].name) for folder in made] == ["", "-2", "-3"]
