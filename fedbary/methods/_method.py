@@ -288,7 +288,7 @@ class Method(Checked):
 
     def unfit(self, run: Settings) -> Unfit:
         """Yield the settings of a run that do not fit the method, each with what is allowed."""
-        for kind in type(self).__mro__:
+        for kind in reversed(type(self).__mro__):
             for condition in vars(kind).get("conditions", ()):
                 yield from condition(self, run)
 
