@@ -204,7 +204,7 @@ class Refusal:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """What training replies are compared with.
+    """The standard that training replies are compared with.
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ class Admission:
     Parameters
     ----------
     federation : Federation
-        What is known of the nodes.
+        Facts about the nodes.
     convention : Convention
         Rule that tells Gaussian arrays, and the unit of their scales.
     weighted_by_key : str
