@@ -151,7 +151,7 @@ def query(message: Message, context: Context) -> Message:
             "label-counts": job.task.label_counts(job.shard, job.signature),
         }
     )
-    named = ConfigRecord({"name": site.name})
+    named = ConfigRecord({"name": site.name, "content": job.content})
     return Message(RecordDict({"metrics": reply, "site": named}), reply_to=message)
 
 
@@ -186,7 +186,7 @@ def train(message: Message, context: Context) -> Message:
     fitted = job.client(request, model).fit(request, seed)
     if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):
         allowed = "perhaps a smaller value: training diverged, and weights are not finite"
-        raise SettingError("lr", node.settings.local.lr, allowed)
+        raise SettingError("lr", dict(node.settings).get("lr", "none"), allowed)
     metrics: dict[str, int | float] = {
         "num-examples": len(shard.y),
         "train-seconds": time.perf_counter() - start,

@@ -20,13 +20,14 @@ from fedbary.data.unchanged import one_state
 from fedbary.inference import Prior, Training, local_method
 from fedbary.methods import Fitted
 from fedbary.runs.location import CLIENTS
+from fedbary.runs.own_code import require_same_code
 from fedbary.runs.released import take_released
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
 from fedbary.tasks import Signature, Task, task_of
 from strategies.answering import Request
-from strategies.asking import COUNTED_KEY, EXAMPLES_KEY
 from strategies.client import Client
+from strategies.federation import COUNTED_KEY, EXAMPLES_KEY
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,8 @@ class Job:
         The node's data in their own units, and as the model takes them once there are facts.
     raw
         The inputs that it trains on, before a network makes features of them.
+    content
+        The hash of the named data set as this process reads it; "" for data of its own.
     """
 
     node: Node
@@ -141,6 +144,7 @@ class Job:
     held: Shard
     shard: Shard
     raw: Tensor
+    content: str
 
     def client(self, request: Request, model: nn.Module) -> Client:
         """Return the client that answers a message with a network."""
@@ -164,9 +168,10 @@ def job_of(message: Message, context: Context) -> Job:
     Raises
     ------
     SettingError
-        If the node's data do not fit.
+        If the node's data or code do not fit.
     """
     node, config = node_of(context), message.content.config_records["config"]
+    require_same_code(node.settings, config)
     task = task_of(node.settings)
     signature = task.signature_from(config)
     facts = {
@@ -176,5 +181,6 @@ def job_of(message: Message, context: Context) -> Job:
     }
     with one_state(None if node.site.partition is None else context.run_id):
         held, raw = task.shard(node.site, signature), task.raw(node.site, signature)
+        content = "" if node.site.partition is None else task.content
     prepared = task.prepared(held, facts) if facts else held
-    return Job(node, task, signature, facts, held, prepared, raw)
+    return Job(node, task, signature, facts, held, prepared, raw, content)

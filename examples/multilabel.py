@@ -42,7 +42,7 @@ class OfLabels(Checked):
 
 def of_labels(settings):
     """Yield conditions on settings."""
-    bound = getattr(settings, "covariance", "none") == "shared"
+    bound = dict(settings).get("covariance") == "shared"
     yield "covariance", not bound, "another value: shared is a bound for one softmax"
 
 
@@ -94,7 +94,7 @@ class MultiLabel(Classes):
         """Return macro F1 and AUROC beside the decisions' scores."""
         yes = prediction.probs[..., 1]
         y = y.to(yes.device)
-        found = (yes > self.settings.threshold).long()
+        found = (yes > self.settings.of_task(OfLabels).threshold).long()
         macro = {"f1": macro_f1(found, y), "auroc": macro_auroc(yes, y)}
         return {**super().judged(prediction, y), **macro}
 
@@ -117,7 +117,7 @@ class MultiLabel(Classes):
     def answers(self, prediction, signature):
         """Return the labels found, each one's probability, and summed uncertainties in nats."""
         yes, names = prediction.probs[..., 1].double().cpu().numpy(), np.array(signature.classes)
-        found = [", ".join(names[row]) for row in yes > self.settings.threshold]
+        found = [", ".join(names[row]) for row in yes > self.settings.of_task(OfLabels).threshold]
         return {
             "labels": np.array(found, dtype=object),
             **{f"p({name})": yes[:, k] for k, name in enumerate(signature.classes)},

@@ -82,7 +82,8 @@ class Segmentation(Classes):
 
     def at_once(self, x):
         """Return the number of images that networks answer at a time."""
-        return min(super().at_once(x), max(1, self.settings.pixels_at_once // x[0, 0].numel()))
+        most = self.settings.of_task(OfMasks).pixels_at_once
+        return min(super().at_once(x), max(1, most // x[0, 0].numel()))
 
     def adjusting(self, facts):
         """Return the function that puts classes last, (networks, batch, H, W, classes)."""

@@ -38,7 +38,7 @@ def chosen(grid: Path, results: Path) -> Iterator[tuple[Mapping[str, Any], float
         tried = [key for key in lists if key != "seed"]
         of_values: dict[tuple[Any, ...], list[float]] = {}
         for run, settings in of_block.items():
-            values = tuple(getattr(settings, key) for key in tried)
+            values = tuple(dict(settings)[key] for key in tried)
             of_values.setdefault(values, []).append(nll[run])
         means = {values: statistics.fmean(found) for values, found in of_values.items()}
         best = min(means, key=lambda values: means[values])

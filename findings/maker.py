@@ -19,7 +19,15 @@ from scipy import optimize, stats
 
 from fedbary.figures.sheet import BLUE, DPI, GREEN, GREY, ORANGE, RED, SKY, open_frame, sheet
 from fedbary.report.document import markdown_table, write_small
-from fedbary.report.results import Metric, differences, p_value
+from fedbary.report.results import (
+    SIGNED_RANK,
+    Metric,
+    better,
+    difference,
+    differences,
+    p_value,
+    shares,
+)
 from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table, result_rows
 
@@ -183,12 +191,14 @@ def cells(head: str | Sequence[str], heads: Sequence[str], rows: Any) -> str:
 def effect(label: str | Metric) -> Column:
     """Return the column of differences with their 95 % intervals."""
     name = label.label if isinstance(label, Metric) else label
-    return f"{name} [95 %]", lambda found: found.metric.difference(found)
+    return f"{name} [95 %]", difference
 
 
 P: Column = "p, t-test", lambda found: p_value(found.t_test)
 HOLM: Column = "p, Holm", lambda found: p_value(found.holm)
 P_AND_HOLM = (P, HOLM)
+BETTER: Column = "first better", better
+RANKS = ("p, Wilcoxon", lambda found: p_value(found.wilcoxon)), (SIGNED_RANK, shares)
 SEEDS: Column = "seeds", lambda found: f"{found.pairs}"
 
 

@@ -57,6 +57,8 @@ def new_folder(
     write_site_keys(folder, roster.keys)
     if digest := dealt_digest(task, roster):
         write_digest(folder, digest)
+        for line in task.repeated(digest):
+            log(WARNING, "%s", line)
     return results
 
 
@@ -99,11 +101,17 @@ def dealt_digest(task: Task, roster: Roster) -> Digest | None:
 
 
 def facts_of(
-    task: Task, results: RunFolder, asker: Asker, roster: Roster, beginning: Beginning | None
+    task: Task,
+    results: RunFolder,
+    asker: Asker,
+    roster: Roster,
+    beginning: Beginning | None,
+    agreed: Mapping[str, Any],
 ) -> Mapping[str, Tensor]:
     """Return the facts that the task asks for before the first round, or those that the run kept.
 
     A run that starts from another keeps that run's units, because the posterior is in them.
+    `agreed` goes with each question.
     """
     if not task.facts:
         return {}
@@ -112,8 +120,10 @@ def facts_of(
     facts = {} if beginning is None else {**beginning.run.facts}
     if not facts or facts.pop(CLASS_ROWS, None) is not None:
         nodes = [member.node_id for member in roster.members]
-        facts = {**asker.hold(task.ask_first(), nodes, task.signature().config()), **facts}
+        facts = {**asker.hold(task.ask_first(), nodes, agreed), **facts}
     results.write_tensors(task.facts, facts)
+    for line in task.idle(facts):
+        log(WARNING, "%s", line)
     return facts if beginning is None else _read_facts(task, results)
 
 

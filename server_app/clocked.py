@@ -27,7 +27,7 @@ from server_app.recorder import Recorder, means_of
 from server_app.roster.asker import Asker
 from server_app.roster.roster import Roster
 from server_app.rounds import Rounds
-from strategies import AsynchronousStrategy, MethodStrategy, strategy_for
+from strategies import Arrivals, Federation, MethodStrategy, strategy_for
 
 COLUMNS = ("site", "seconds_per_example", "latency")
 """The columns of a trace."""
@@ -230,11 +230,11 @@ class Aggregates(Rounds):
 
     def measured(self) -> dict[str, Any]:
         """Return the virtual time, and the replies' staleness."""
-        strategy = self._recorder.strategy
-        assert isinstance(strategy, AsynchronousStrategy)
-        found = {LATENESS: strategy.staleness, JOURNAL: strategy.journal}
+        pace = self._recorder.strategy.pace
+        assert isinstance(pace, Arrivals)
+        found = {LATENESS: pace.staleness, JOURNAL: pace.journal}
         virtual = self._recorder.settings.pace.has_clock
-        return {**({VIRTUAL_SECONDS: strategy.now} if virtual else {}), **found}
+        return {**({VIRTUAL_SECONDS: pace.now} if virtual else {}), **found}
 
 
 def clock_of(settings: Settings, roster: Roster) -> Clock | None:
@@ -272,28 +272,29 @@ def strategy_of(
     """Return the strategy that the run's settings choose, with its callbacks."""
     settings, roster = recorder.settings, recorder.roster
     means = means_of(recorder.known_metrics)
-    kind = strategy_for(settings.method)
     own = _parameters(settings, recorder.facts)
     if settings.mode == "async":
         own["asynchronous"] = settings.pace
         own["seconds"] = clock.seconds if clock else None
         own["journal"] = journal_of(settings) if settings.pace.replays else None
-    return kind(
+    return strategy_for(settings.method)(
         **own,
         min_replies=settings.min_replies,
         max_skipped=settings.max_skipped,
         max_weight_ratio=settings.weight_bound,
-        train_limit=roster.trained_on,
-        evaluate_limit=roster.held_out,
         train_metrics_aggr_fn=means,
         evaluate_metrics_aggr_fn=means,
-        choose_nodes=rounds.trainers,
-        choose_evaluators=rounds.evaluators,
-        name_node=roster.name,
-        tell=rounds.tell,
-        known_metrics=recorder.known_metrics,
-        listener=recorder,
         prior_arrays=prior,
+        federation=Federation(
+            trainers=rounds.trainers,
+            evaluators=rounds.evaluators,
+            tell=rounds.tell,
+            name=roster.name,
+            train_limit=roster.trained_on,
+            evaluate_limit=roster.held_out,
+            known_metrics=recorder.known_metrics,
+            listener=recorder,
+        ),
     )
 
 

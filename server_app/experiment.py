@@ -17,6 +17,7 @@ from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
 from fedbary.runs.ending import end_with_parent, spare_imports
 from fedbary.runs.location import claimed_folder, is_whole, only_writer, require_startable
+from fedbary.runs.own_code import code_config
 from fedbary.runs.resume import checkpoint_to_resume, lengthen_locked, way_back
 from fedbary.runs.run_folder import read_signature
 from fedbary.runs.sites import forgotten_sites, left_out_sites, read_site_keys
@@ -42,7 +43,7 @@ from server_app.roster.member import left_out_of, require_enough
 from server_app.roster.roster import Roster, end_simulation
 from server_app.rounds import until_stale
 from strategies import CompressedGrid
-from strategies.gate import Stalled
+from strategies.admission import Stalled
 from strategies.internals import FLOWER_LOGGER as logger
 from strategies.internals import add_exit_handler, is_simulated, log
 
@@ -115,7 +116,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         log(INFO, "%s", note)
     model = task.make_model(signature)
     require_room_for_draws(settings, model.state_dict())
-    config = {**signature.config(), **frozen_config(model)}
+    agreed = {**signature.config(), **code_config(settings)}
+    config = {**agreed, **frozen_config(model)}
 
     checkpoint = checkpoint_to_resume(folder, settings)
     if checkpoint is not None:
@@ -126,7 +128,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     keys = read_site_keys(before) if before else {}
     forgotten = forgotten_sites(before) if before else ()
     left_out = left_out_of(settings, forgotten, left_out_sites(folder) if checkpoint else ())
-    roster = Roster(grid, settings, signature, keys, simulated, left_out)
+    roster = Roster(grid, settings, signature, keys, simulated, left_out, agreed, task.content)
     roster.gather()
     clock = clock_of(settings, roster)
     if checkpoint is None:
@@ -138,7 +140,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         results = reopened_folder(folder, settings, checkpoint)
 
     asker = Asker(grid, roster, settings.round_timeout)
-    facts = facts_of(task, results, asker, roster, beginning)
+    facts = facts_of(task, results, asker, roster, beginning, agreed)
     config |= {f"fact.{k}": v.tolist() for k, v in facts.items()}
     way = settings.pace.compress if isinstance(settings.pace, Synchronous) else "none"
     packed = None if way == "none" else CompressedGrid(grid, way)

@@ -376,7 +376,7 @@ class Recorder:
         if server_round == 0:
             return {}
         return {
-            schema.ADMITTED: self.strategy.num_admitted,
+            schema.ADMITTED: self.strategy.admission.num_admitted,
             schema.REFUSED: [
                 refusal.reason
                 for refusal in self.strategy.refusals

@@ -15,7 +15,7 @@ from fedbary.runs.sites import write_site_keys
 from server_app.recorder import Recorder
 from server_app.roster.asker import Asker
 from server_app.roster.roster import Roster
-from strategies.asking import ASKED_KEY, CLIENTS_KEY, COUNTED_KEY, EXAMPLES_KEY
+from strategies.federation import ASKED_KEY, CLIENTS_KEY, COUNTED_KEY, EXAMPLES_KEY
 from strategies.gate import at_most
 from strategies.internals import log
 

@@ -9,29 +9,29 @@ from fedbary.aggregation import RULES
 from fedbary.methods import METHODS
 from fedbary.settings.modes import Asynchronous
 
-from .arrivals import AsynchronousStrategy
+from .admission import Refusal
 from .by_name import strategy_for
 from .charts import Chart, chart
 from .client import Client
 from .compression import CompressedGrid, compression
 from .conventions import CONVENTIONS, Convention
+from .federation import Federation
 from .fit_messages import FitMessages
-from .gate import Refusal
-from .gated import GatedStrategy
 from .method_strategy import MethodStrategy
 from .optimisers import parameter_groups
+from .pace import Arrivals
 from .records import aggregate_records, arrays_from_posterior, posterior_from_arrays
 from .strategy import PosteriorStrategy
 
 __all__ = [
     "CONVENTIONS",
     "Asynchronous",
-    "AsynchronousStrategy",
+    "Arrivals",
     "Chart",
     "CompressedGrid",
     "Client",
+    "Federation",
     "FitMessages",
-    "GatedStrategy",
     "Convention",
     "MethodStrategy",
     "PosteriorStrategy",
@@ -50,3 +50,7 @@ def __getattr__(name: str) -> type[MethodStrategy]:
     if name in METHODS or (name in RULES and name != "FedAvg"):
         return strategy_for(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *METHODS, *RULES} - {"FedAvg"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 import torch
@@ -91,16 +92,7 @@ class Convention:
         ValueError
             If a scale has no mean, and so would be averaged as a plain weight.
         """
-        means = {
-            key: "".join(_interleave(self.mean.split("*"), parts))
-            for key in keys
-            if (parts := _parts(self.scale, key)) is not None
-        }
-        pairs = {mean_key: scale_key for scale_key, mean_key in means.items() if mean_key in keys}
-        for scale_key, mean_key in means.items():
-            if mean_key not in pairs and scale_key not in pairs:
-                raise ValueError(f"array {scale_key!r} is a scale without its mean {mean_key!r}")
-        return pairs
+        return dict(_pairs(self, tuple(keys)))
 
     def name(self, mean_key: str) -> str:
         """Return the name of a Gaussian tensor: its mean's key without the words of the pattern."""
@@ -113,6 +105,22 @@ class Convention:
     def from_log_var(self, log_var: Tensor) -> Tensor:
         """Convert a log-variance to a scale in this convention's unit."""
         return _UNITS[self.unit][1](log_var)
+
+
+@lru_cache(maxsize=16)
+def _pairs(convention: Convention, keys: tuple[str, ...]) -> Mapping[str, str]:
+    """Return `Convention.pairs`, found once for the arrays of a run."""
+    means = {
+        key: "".join(_interleave(convention.mean.split("*"), parts))
+        for key in keys
+        if (parts := _parts(convention.scale, key)) is not None
+    }
+    there = set(keys)
+    pairs = {mean_key: scale_key for scale_key, mean_key in means.items() if mean_key in there}
+    for scale_key, mean_key in means.items():
+        if mean_key not in pairs and scale_key not in pairs:
+            raise ValueError(f"array {scale_key!r} is a scale without its mean {mean_key!r}")
+    return pairs
 
 
 def _parts(pattern: str, key: str) -> tuple[str, ...] | None:
@@ -295,3 +303,13 @@ class Names:
         for _ in pool.map(convert, *(flat_reals(t).split(PIECE) for t in (log_var, scales))):
             pass
         return scales
+
+
+@lru_cache(maxsize=16)
+def _names(keys: tuple[str, ...], convention: Convention) -> Names:
+    return Names(keys, convention)
+
+
+def names_of(keys: Collection[str], convention: Convention) -> Names:
+    """Return the `Names` of some arrays, found once for those of a run."""
+    return _names(tuple(keys), convention)

@@ -11,7 +11,8 @@ these rules use the client mod `chart` with Flower's FedAvg, which is a plain me
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord
@@ -39,29 +40,26 @@ Wrapper = (
 )
 
 
+def _of_wrappers() -> Iterator[Mapping[str, Any]]:
+    """Yield the local variables of the calls of a wrapper's methods, the innermost first."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if isinstance(frame.f_locals.get("self"), Wrapper):
+            yield frame.f_locals
+        frame = frame.f_back
+
+
 def driving_wrapper() -> Wrapper | None:
     """Return the wrapper for differential privacy on the call stack; None if there is none.
 
     The call stack is the only place where a strategy can see the wrapper around it.
     """
-    frame = inspect.currentframe()
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, Wrapper):
-            return caller
-        frame = frame.f_back
-    return None
+    return next((held["self"] for held in _of_wrappers()), None)
 
 
 def rounds_of_wrapper() -> int | None:
     """Return how many rounds the wrapper on the call stack makes; None if there is none."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if isinstance(frame.f_locals.get("self"), Wrapper) and "num_rounds" in frame.f_locals:
-            rounds: int = frame.f_locals["num_rounds"]
-            return rounds
-        frame = frame.f_back
-    return None
+    return next((held["num_rounds"] for held in _of_wrappers() if "num_rounds" in held), None)
 
 
 PLAIN = {

@@ -13,7 +13,7 @@ from fedbary.aggregation.sums import LARGEST_LOG_VAR
 from fedbary.gaussian import Posterior
 
 from .arrays import Blanks, array_from_tensor, tensor_from_array
-from .conventions import Convention, Names
+from .conventions import Convention, names_of
 
 
 def posterior_from_arrays(record: ArrayRecord, convention: Convention) -> Posterior:
@@ -104,7 +104,7 @@ def aggregate_records(
     SettingError
         If the weights or the ratio are not allowed, or the records too few for the rule.
     """
-    names, blanks = Names(records[0].keys(), convention), Blanks()
+    names, blanks = names_of(records[0].keys(), convention), Blanks()
     result = aggregate_tensors(
         rule,
         [names.read(record) for record in records],

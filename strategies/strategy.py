@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import Parameter
 from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import ArrayRecord, Message
-from flwr.serverapp.strategy import Result
 
 from fedbary.aggregation import RULES, AnyRule, RobustRule
 from fedbary.aggregation.robust import num_hostile
 from fedbary.errors import SettingError
-from fedbary.methods import Reply
+from fedbary.methods import Method, Reply
 from fedbary.methods.barycentre import Barycentre
 from fedbary.methods.hierarchy import Hierarchy
 
 from .diagnostics import Diagnostics
 from .gate import arrays_of
 from .internals import log
-from .method_strategy import MethodStrategy
+from .method_strategy import MethodStrategy, parameters_of
 from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean
 
 GAUSSIANS = "configure_train: %d of %d arrays are Gaussian means"
@@ -39,9 +39,10 @@ class PosteriorStrategy(MethodStrategy):
 
     Parameters
     ----------
-    *args, **kwargs
+    fraction_train, ..., federation
         Arguments of `MethodStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
-        Then the parameters of `Barycentre`: `rule` (by default the class's), `trim_fraction`,
+    **parameters
+        Those of `Barycentre`: `rule` (by default the class's), `trim_fraction`,
         `max_precision_ratio`, `clipping`, `mixing`, `remember` and `server_momentum`.
         With `groups`, clients of a group share a model, as in `Hierarchy`; an evaluation message
         has it under ``group/``.
@@ -52,22 +53,35 @@ class PosteriorStrategy(MethodStrategy):
         If the convention is unknown or another argument out of its range.
     """
 
-    method_class = Barycentre
+    method_class: type[Barycentre] = Barycentre
     method: Barycentre
 
     rule: AnyRule = RULES["RKLB"]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if "groups" in kwargs:
-            self.method_class = Hierarchy
-        super().__init__(*args, **{"rule": self.rule, **kwargs})
-        self.rule = self.method.chosen
+    def _method_with(self, parameters: dict[str, Any]) -> Method:
+        """Return the barycentre with some parameters; with `groups` it is a `Hierarchy`."""
+        kind = Hierarchy if "groups" in parameters else self.method_class
+        self._require_known(kind, parameters)
+        method = kind(**{"rule": self.rule, **parameters})
+        self.rule = method.chosen
+        return method
+
+    def _forget(self) -> None:
+        """Forget an earlier start."""
         self._diagnostics = Diagnostics()
         self._wrapper: Wrapper | None = None
         self._counted_arrays = False
 
+    @classmethod
+    def _parameters(cls) -> list[Parameter]:
+        """Return the parameters of the barycentre by the class's rule, and those of groups."""
+        own = {p.name: p for p in super()._parameters()}
+        own["rule"] = own["rule"].replace(default=cls.rule.name)
+        left_out = {p.name: p.replace(default=...) for p in parameters_of(Hierarchy)}
+        return list({**left_out, **own}.values())
+
     def summary(self) -> None:
-        """Log the rule and the convention, then the lines of `GatedStrategy`."""
+        """Log the rule and the convention, then the lines of `MethodStrategy`."""
         rule, ratio = self.rule, self.method.max_precision_ratio
         log(INFO, "\t├──> Posteriors:")
         log(INFO, "\t│\t├──Rule: %s", rule.name)
@@ -82,12 +96,6 @@ class PosteriorStrategy(MethodStrategy):
             log(INFO, "\t│\t├──Maximum precision: %g × the median", ratio)
         log(INFO, "\t│\t└──Convention: %s", self.convention)
         super().summary()
-
-    def start(self, *args: Any, **kwargs: Any) -> Result:
-        """Run the rounds; see `GatedStrategy.start`."""
-        self._diagnostics = Diagnostics()
-        self._counted_arrays = False
-        return super().start(*args, **kwargs)
 
     def _told(self) -> dict[str, Any]:
         """Return nothing: only the server needs the parameters."""

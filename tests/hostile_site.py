@@ -17,7 +17,7 @@ ACTIONS = {
 
 def app_of(**changed):
     """The project's ClientApp, with other functions for some of its actions."""
-    app = ClientApp()
+    app = ClientApp(mods=[client_app.guarded])
     for action, register in ACTIONS.items():
         register(app)(changed.get(action) or getattr(client_app, action))
     return app
@@ -46,14 +46,18 @@ def run_with_a_hostile_site(chosen, folder, spoil, *partitions):
     run_with(chosen, folder, **{action: spoilt(action) for action in ACTIONS})
 
 
-def cut_off(chosen, folder, messages):
+def cut_off(chosen, folder, messages, actions=("train",), during=lambda: None):
     """Make a run in which the server is interrupted while it waits for a later message."""
     left = iter(range(messages))
 
-    def train(message, context):
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return client_app.train(message, context)
+    def stopping(action):
+        def answered(message, context):
+            if next(left, None) is None:
+                during()
+                raise KeyboardInterrupt
+            return getattr(client_app, action)(message, context)
+
+        return answered
 
     with pytest.raises(KeyboardInterrupt):
-        run_with(chosen, folder, train=train)
+        run_with(chosen, folder, **{action: stopping(action) for action in actions})

@@ -16,6 +16,12 @@ def bars():
     return {"x_train": x[:300], "y_train": y[:300], "x_test": x[300:], "y_test": y[300:]}
 
 
+def bars_in_another_order():
+    """The same bars, as a frame that is shuffled without a seed has them in another process."""
+    held = bars()
+    return {name: rows[::-1].copy() for name, rows in held.items()}
+
+
 READERS = "FEDBARY_READERS"
 """Environment variable: the folder in which a raylet's workers note that they have read data."""
 

@@ -6,14 +6,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from subprocess import Popen
+from subprocess import CompletedProcess, Popen, run
 from typing import Any
 
+import forked
 import psutil
+import yaml
 
 from fedbary.errors import RunError
 from fedbary.launching.programs import free_port
 from fedbary.runs.location import require_free
+from fedbary.settings.config import Settings
 
 MARK = "FEDBARY_TEST"
 NAMES = ("flower-super", "flwr-", "ray::")
@@ -22,6 +25,25 @@ NAMES = ("flower-super", "flwr-", "ray::")
 def marked(folder: Path) -> dict[str, str]:
     """An environment by which `servers_of` knows what a test has started."""
     return {**os.environ, MARK: str(folder)}
+
+
+def ran(*command: Any, cwd: Path, code: int = 0, **variables: str) -> CompletedProcess[str]:
+    """Run a command, whose servers `servers_of` knows, to its end with an exit code."""
+    done = run(
+        [*map(str, command)], cwd=cwd, env={**marked(cwd), **variables}, capture_output=True,
+        encoding="utf-8", timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def deployed(settings: Settings, folder: Path, *words: str, code: int = 0) -> CompletedProcess[str]:
+    """Make a run of these settings on real servers, in `folder`/run; nobody is left at work."""
+    (folder / "settings.yaml").write_text(yaml.safe_dump(settings.model_dump()))
+    command = [forked.command(), "deploy", "settings.yaml", "output=run"]
+    done = ran(*command, *words, cwd=folder, code=code)
+    assert servers_of(folder) == []
+    return done
 
 
 @contextlib.contextmanager

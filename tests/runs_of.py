@@ -1,5 +1,6 @@
 """What runs are made of, and what they leave in their folders."""
 
+import csv
 import json
 
 import torch
@@ -9,6 +10,10 @@ from torch import nn
 from fedbary.settings.config import Settings
 from fedbary.tasks import task_of
 from fedbary.variational.adapters import adapter_names, merged
+
+INLINE = {"engine": "inline", "device": "cpu", "pictures": False}
+SHORT = {**INLINE, "rounds": 1, "local_epochs": 1, "samples": 2}
+"""Settings of runs in one process; what a test is about is set beside."""
 
 
 def network(settings: Settings) -> nn.Module:
@@ -39,6 +44,12 @@ def timeless_lines(folder):
         for client in line.get("clients", []):
             client.pop("train-seconds")
     return measured
+
+
+def rows(file="predictions.csv"):
+    """The rows of a table that a command wrote, by the names of its columns."""
+    with open(file, newline="") as stream:
+        return list(csv.DictReader(stream))
 
 
 def tensors(folder, name="posterior"):

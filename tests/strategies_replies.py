@@ -3,10 +3,16 @@
 from types import SimpleNamespace
 
 import torch
-from flwr.app import ArrayRecord, Error, Message, Metadata, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, Metadata, MetricRecord, RecordDict
+
+from strategies import RKLB, Federation
 
 NO_GRID = SimpleNamespace(get_node_ids=list)
 """A grid without nodes, where the nodes are chosen and the replies made."""
+
+
+NOBODY = Federation(trainers=lambda server_round: [])
+"""A federation in which nobody is asked."""
 
 
 def state(seed: int) -> dict[str, torch.Tensor]:
@@ -21,6 +27,17 @@ def state(seed: int) -> dict[str, torch.Tensor]:
         "fc.scalar_mean": torch.randn((), generator=generator),
         "fc.scalar_log_var": torch.randn((), generator=generator),
     }
+
+
+GLOBAL = ArrayRecord(state(0))
+
+
+def started(strategy=None, arrays=GLOBAL, server_round=1):
+    """A strategy that has sent the global arrays, to nobody."""
+    strategy = strategy or RKLB()
+    strategy.admission.federation = NOBODY
+    assert strategy.configure_train(server_round, arrays, ConfigRecord(), NO_GRID) == []
+    return strategy
 
 
 def metadata(node_id: int) -> Metadata:

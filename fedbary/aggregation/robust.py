@@ -175,7 +175,11 @@ def median(stack: Tensor) -> Tensor:
     return trimmed_mean(stack, (len(stack) - 1) // 2)
 
 
-Median = CoordinateRule("Median", lambda stack, hostile: median(stack), counts_hostile=False)
+def _median(stack: Tensor, hostile: int) -> Tensor:
+    return median(stack)
+
+
+Median = CoordinateRule("Median", _median, counts_hostile=False)
 """Median of each coordinate: of the means, and of the log-variances.
 
 Yin et al. (2018), Definition 1. Medians of log-variances, variances, standard deviations and

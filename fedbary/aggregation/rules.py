@@ -10,17 +10,19 @@ from torch import Tensor
 
 from fedbary.aggregation.rule import Rule
 from fedbary.gaussian import (
+    Posterior,
     kl_divergence,
     variance_power,
     variance_power_into,
     wasserstein2_squared,
 )
 
-FedAvg = Rule(
-    "FedAvg",
-    forward=lambda mean, log_var: (mean, log_var),
-    inverse=lambda mean, log_var: (mean, log_var),
-)
+
+def _same(mean: Tensor, log_var: Tensor) -> tuple[Tensor, Tensor]:
+    return mean, log_var
+
+
+FedAvg = Rule("FedAvg", forward=_same, inverse=_same)
 """FedAvg: the weighted mean of parameters, θ = Σ w θ_k.
 
 For deterministic tensors it is eq. 1 of McMahan et al. (2017). For a Gaussian tensor it averages
@@ -56,11 +58,16 @@ Reference: Ozer et al., How to Combine Variational Bayesian Networks in Federate
 2022.
 """
 
-EAA = Rule(
-    "EAA",
-    forward=lambda mean, log_var: (mean, variance_power(log_var, 1)),
-    inverse=lambda mean, var: (mean, var.log()),
-)
+
+def _variance(mean: Tensor, log_var: Tensor) -> tuple[Tensor, Tensor]:
+    return mean, variance_power(log_var, 1)
+
+
+def _from_variance(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    return mean, var.log()
+
+
+EAA = Rule("EAA", forward=_variance, inverse=_from_variance)
 """EAA, empirical arithmetic average: m = Σ w m_k, v = Σ w v_k.
 
 Its variance is the largest among the rules whose variances are means: RKLB ≤ AALV ≤ WB ≤ EAA.
@@ -98,12 +105,16 @@ Reference: Ozer et al., How to Combine Variational Bayesian Networks in Federate
 2022.
 """
 
-WB = Rule(
-    "WB",
-    forward=lambda mean, log_var: (mean, variance_power(log_var, 1 / 2)),
-    inverse=lambda mean, std: (mean, 2 * std.log()),
-    divergence=wasserstein2_squared,
-)
+
+def _std(mean: Tensor, log_var: Tensor) -> tuple[Tensor, Tensor]:
+    return mean, variance_power(log_var, 1 / 2)
+
+
+def _from_std(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    return mean, 2 * std.log()
+
+
+WB = Rule("WB", forward=_std, inverse=_from_std, divergence=wasserstein2_squared)
 """WB, Wasserstein-2 barycentre: m = Σ w m_k, √v = Σ w √v_k (BA-BFL, eq. 8).
 
 It is argmin_q Σ w_k W₂²(q, p_k).
@@ -128,13 +139,21 @@ def _moments(mean: Tensor, var: Tensor, square: Tensor) -> tuple[Tensor, Tensor]
     return mean, (var + spread).log()
 
 
+def _forward_kl(aggregate: Posterior, posterior: Posterior) -> float:
+    return kl_divergence(posterior, aggregate)
+
+
+def _variance_and_square(mean: Tensor, log_var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return mean, variance_power(log_var, 1), mean.square()
+
+
 FKLB = Rule(
     "FKLB",
-    forward=lambda mean, log_var: (mean, variance_power(log_var, 1), mean.square()),
+    forward=_variance_and_square,
     inverse=_moments,
     powers=(1, 1, 1),
     centred=True,
-    divergence=lambda aggregate, posterior: kl_divergence(posterior, aggregate),
+    divergence=_forward_kl,
 )
 """FKLB, forward-KL barycentre, moments matched to the mixture Σ w N(m_k, v_k).
 
@@ -161,6 +180,10 @@ def _natural(mean: Tensor, log_var: Tensor) -> tuple[Tensor, Tensor]:
     return mean * precision, precision
 
 
+def _from_natural(shift: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
+    return shift / precision, -precision.log()
+
+
 def _add_natural(
     sums: Sequence[np.ndarray],
     mean: np.ndarray,
@@ -180,7 +203,7 @@ def _add_natural(
 RKLB = Rule(
     "RKLB",
     forward=_natural,
-    inverse=lambda shift, precision: (shift / precision, -precision.log()),
+    inverse=_from_natural,
     add=_add_natural,
     divergence=kl_divergence,
 )

@@ -6,6 +6,9 @@ backbone's name gives its source, see `fedbary.data.forms.BACKBONES`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -15,6 +18,7 @@ from fedbary.backbones._transformers import Shortened, TextBackbone
 from fedbary.data.forms import BACKBONES, FUNCTION, backbone_of, user_path
 from fedbary.data.unchanged import Kept, state_of
 from fedbary.errors import SettingError
+from fedbary.runs.own_code import code_digest
 
 __all__ = ["Backbone", "TextBackbone", "load", "load_text"]
 
@@ -26,7 +30,14 @@ MAKERS = {"timm": _timm, "hf": _timm, "torchvision": _torchvision, FUNCTION: _ow
 _loaded: Kept[Backbone] = Kept(4)
 
 
-def load(name: str, weights: str, size: int | str, device: torch.device) -> Backbone:
+def load(
+    name: str,
+    weights: str,
+    size: int | str,
+    device: torch.device,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+) -> Backbone:
     """Return a backbone, read once while its weights stay as they are, frozen, in evaluation mode.
 
     Parameters
@@ -39,25 +50,29 @@ def load(name: str, weights: str, size: int | str, device: torch.device) -> Back
         Side in pixels that images are scaled to; ``auto``: the backbone's.
     device
         Device that runs it.
+    mean, std
+        Mean and standard deviation of each channel that its weights were trained with; empty: those
+        that its name stands for.
 
     Raises
     ------
     SettingError
         If it or its weights cannot be had; the message says what is missing and where it must lie.
     """
-    state = state_of(user_path(weights))
-    by = name, weights, size, device
-    return _loaded.get(by, state, lambda: _load(*by))
-
-
-def _load(name: str, weights: str, size: int | str, device: torch.device) -> Backbone:
     source = backbone_of(name)
     if source is None:
         raise SettingError("backbone", name, f"none, {BACKBONES}")
-    body, transform = MAKERS[source.kind].make(source, weights)
-    if size != "auto":
-        transform = transform.sized(int(size))
-    return Backbone(name, _frozen(body).to(device), transform)
+    code = code_digest("backbone", name) if source.is_code else ""
+
+    def read() -> Backbone:
+        body, transform = MAKERS[source.kind].make(source, weights)
+        if size != "auto":
+            transform = transform.sized(int(size))
+        transform = replace(transform, mean=mean or transform.mean, std=std or transform.std)
+        return Backbone(name, _frozen(body).to(device), transform, code=code)
+
+    state = state_of(user_path(weights)), code
+    return _loaded.get((name, weights, size, device, mean, std), state, read)
 
 
 _loaded_texts: Kept[TextBackbone] = Kept(4)

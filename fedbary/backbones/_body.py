@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -23,6 +23,9 @@ from fedbary.data.forms import user_path
 from fedbary.errors import SettingError
 from fedbary.parts.imports import said
 from fedbary.variational.frozen import hash_tensors
+
+ROUNDING = 1e-3
+"""How far floats may lie outside of 0 to 1."""
 
 SAY_SECONDS = 10.0
 """Seconds between lines of the log on a pass."""
@@ -60,6 +63,26 @@ class Transform:
         if self.shorter is None or self.size is None:
             return replace(self, size=size)
         return replace(self, size=size, shorter=round(size * self.shorter / self.size))
+
+    def require(self, images: Tensor) -> None:
+        """Raise a SettingError for floats that are no pixels from 0 to 1, if a mean is subtracted.
+
+        Rounding is allowed for.
+        """
+        if self.mean and images.is_floating_point() and len(images):
+            if images.min() < -ROUNDING or images.max() > 1 + ROUNDING:
+                allowed = "bytes, or floats from 0 to 1: it subtracts its own mean"
+                raise SettingError("backbone", "floats outside 0 to 1", allowed)
+
+    @property
+    def said(self) -> str:
+        """The transformation in words."""
+        if not self.mean and self.size is None:
+            return "images as they are"
+        mean, std = (", ".join(f"{v:.4g}" for v in held) for held in (self.mean, self.std))
+        sides = f"images at {self.size} pixels, {self.mode}" if self.size else "images of any size"
+        cut = f", the middle of {self.shorter}" if self.shorter else ""
+        return f"{sides}{cut}; mean {mean or 'kept'}, std {std or 'kept'}"
 
     def __call__(self, images: Tensor) -> Tensor:
         """Transform images (N, C, H, W), bytes or floats from 0 to 1."""
@@ -104,11 +127,14 @@ class Backbone:
         averaged over the pixels.
     transform : Transform
         Transformation of images before the body.
+    code : str
+        Digest of the code of a body of one's own; "" for a library's.
     """
 
     name: str
     body: nn.Module
     transform: Transform
+    code: str = field(default="", kw_only=True)
     _widths: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
 
     at_once: ClassVar[int] = 64
@@ -127,6 +153,7 @@ class Backbone:
         SettingError
             If one is not finite.
         """
+        self.transform.require(images)
         device = next(iter(self.body.state_dict().values()), torch.empty(0)).device
         found, begun = [], time.monotonic()
         for part in images.split(self.at_once):
@@ -165,13 +192,16 @@ class Backbone:
             raise SettingError("backbone", self.name, allowed)
         return self._widths.setdefault(shape, found.shape[1])
 
+    @property
+    def said(self) -> str:
+        """What happens to an input before the body, in words."""
+        return self.transform.said
+
     @cached_property
     def digest(self) -> str:
-        """A hash of name, weights and transform; sites compare it."""
-        said = f"{self.name} {self.transform}"
-        if (shorter := self.transform.shorter) is not None:
-            said += f" {shorter}"
-        found = hashlib.blake2b(said.encode(), digest_size=16)
+        """A hash of name, code, layers, weights and transform; sites compare it."""
+        identity = f"{self.name} {self.code} {self.body} {self.transform} {self.transform.shorter}"
+        found = hashlib.blake2b(identity.encode(), digest_size=16)
         hash_tensors(found, self.body.state_dict())
         return found.hexdigest()
 
@@ -205,6 +235,9 @@ def cached_or_fetched(read: Callable[[], _Found], asks: bool) -> _Found:
 ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
 """Endings of files of weights."""
 
+COMPUTED = ("relative_position_index", "attn_mask", "num_batches_tracked")
+"""Last names of tensors that a network computes itself."""
+
 HEADS = ("classifier", "fc", "head", "heads", "head_dist")
 """Names of the layer that answers with classes: it is no part of a body."""
 
@@ -236,34 +269,62 @@ def file_of(weights: str) -> Path:
     return found[0]
 
 
-def fill(body: nn.Module, weights: str) -> None:
+Named = dict[str, Tensor]
+"""Tensors by name."""
+
+
+def fill(body: nn.Module, weights: str, converted: Callable[[Named], Named] = dict) -> None:
     """Put the weights of a file or a package into a body.
 
-    Tensors are found by their names. If all names differ, they are taken in order, provided that
-    number, shapes and last parts of the names agree. A layer that answers with classes, see
+    Tensors are found by their names. A prefix that all names of the file, or all names of the body,
+    have in common does not count. If no name is that of the body, tensors are taken in the order of
+    the file, unless that is the order of the alphabet, which says nothing. Then layers are found by
+    shapes and last parts of names, if these leave no choice. A layer that answers with classes, see
     `HEADS`, is ignored.
+
+    Parameters
+    ----------
+    body
+        Filled in place.
+    weights
+        A path or an installed package, see `file_of`.
+    converted
+        A library's conversion of a file's tensors to those of its network.
 
     Raises
     ------
     SettingError
         If the file cannot be read, or does not fit.
     """
-    file = file_of(weights)
-    held, wanted = _read(file), body.state_dict()
-    found = {name: held[name] for name in wanted if name in held}
-    if not found:
-        found = _in_order(_without_head(held), wanted)
+    file, wanted = file_of(weights), body.state_dict()
     allowed = "weights of the network that backbone names"
-    if missing := [name for name in wanted if name not in found]:
-        raise SettingError("backbone_weights", str(file), f"{allowed}; it has no {missing[0]}")
+    held = _read(file)
+    if not wanted.keys() & held.keys():
+        held = _without_prefix(_without_head(_without_prefix(held), wanted))
+    try:
+        held = converted(held)
+    except Exception as error:  # noqa: BLE001 - of a file of other names a library may raise any
+        raise SettingError("backbone_weights", str(file), f"{allowed} ({said(error)})") from None
+    held = _without_head(held, wanted)
+    if not wanted.keys() & held.keys():
+        held = _renamed(held, wanted)
+    more = [name for name in held if name not in wanted and name.split(".")[-1] not in COMPUTED]
+    if missing := [name for name in wanted if name not in held]:
+        beside = f" and has {more[0]}" if more else ""
+        raise SettingError(
+            "backbone_weights", str(file), f"{allowed}; it has no {missing[0]}{beside}"
+        )
+    if more:
+        raise SettingError("backbone_weights", str(file), f"{allowed}; it also has {more[0]}")
     for name, tensor in wanted.items():
-        if found[name].shape != tensor.shape:
-            shapes = f"{tuple(found[name].shape)}, not {tuple(tensor.shape)}"
+        if held[name].shape != tensor.shape:
+            shapes = f"{tuple(held[name].shape)}, not {tuple(tensor.shape)}"
             raise SettingError("backbone_weights", str(file), f"{allowed}; {name} is {shapes}")
-    body.load_state_dict(found)
+    body.load_state_dict({name: held[name] for name in wanted})
 
 
-def _read(file: Path) -> dict[str, Tensor]:
+def _read(file: Path) -> Named:
+    """Return a file's tensors: its own, or those of its one entry that holds tensors by name."""
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
@@ -271,21 +332,65 @@ def _read(file: Path) -> dict[str, Tensor]:
     except Exception as error:  # noqa: BLE001 - a stranger's file is damaged in many ways
         allowed = f"a file of tensors by name; reading it ended with {type(error).__name__}"
         raise SettingError("backbone_weights", str(file), allowed) from None
-    held = held.get("state_dict", held) if isinstance(held, dict) else {}
-    if not held or not all(isinstance(tensor, Tensor) for tensor in held.values()):
-        raise SettingError("backbone_weights", str(file), "a file of tensors by name")
-    return dict(held)
+    if _is_named(held):
+        return dict(held)
+    entries = [name for name in held if _is_named(held[name])] if isinstance(held, dict) else []
+    if len(entries) != 1:
+        several = f"; it has {len(entries)}: {', '.join(map(str, entries))}" if entries else ""
+        allowed = f"a file of tensors by name{several}"
+        raise SettingError("backbone_weights", str(file), allowed)
+    return dict(held[entries[0]])
 
 
-def _without_head(held: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {n: t for n, t in held.items() if n.split(".")[0].strip("_") not in HEADS}
+def _is_named(held: object) -> bool:
+    return isinstance(held, dict) and bool(held) and all(map(torch.is_tensor, held.values()))
 
 
-def _in_order(held: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors of other names under the wanted ones, or none if they do not fit."""
-    pairs = list(zip(held.items(), wanted.items(), strict=False))
-    fits = len(held) == len(wanted) and all(
-        given.shape == tensor.shape and its.split(".")[-1] == name.split(".")[-1]
-        for (its, given), (name, tensor) in pairs
-    )
-    return {name: given for (_, given), (name, _) in pairs} if fits else {}
+def _without_head(held: Named, wanted: Named) -> Named:
+    """Return the tensors but for those of a layer that answers with classes."""
+    return {n: t for n, t in held.items() if n in wanted or n.split(".")[0].strip("_") not in HEADS}
+
+
+def _without_prefix(held: Named) -> Named:
+    """Return tensors by the parts of their names that are not common to all."""
+    names = [name.split(".")[:-1] for name in held]
+    common = 0
+    while names and all(len(n) > common and n[common] == names[0][common] for n in names):
+        common += 1
+    return {name.split(".", common)[-1]: tensor for name, tensor in held.items()}
+
+
+def _renamed(held: Named, wanted: Named) -> Named:
+    """Return tensors under the wanted names; as they are, where names and shapes leave a choice."""
+    ends = _without_prefix(wanted)
+    if ends.keys() <= held.keys():
+        return {name: held.pop(end) for name, end in zip(wanted, ends, strict=True)} | held
+    names = list(zip(held, wanted, strict=False))
+    is_ordered = list(held) != sorted(held) and len(held) == len(wanted) == len(names)
+    if is_ordered and all(_kind(held, its) == _kind(wanted, our) for its, our in names):
+        log.warning("Weights of other names are taken in the order of their file")
+        return {our: held[its] for its, our in names}
+    theirs, ours = _layers(held), _layers(wanted)
+    kinds = set(ours)
+    if kinds != set(theirs) or any(len(found[k]) > 1 for found in (theirs, ours) for k in kinds):
+        return held
+    pairs = [(theirs[kind][0], ours[kind][0]) for kind in kinds]
+    return {f"{our}{end}": held[f"{its}{end}"] for its, our in pairs for end in _ends(wanted, our)}
+
+
+def _kind(held: Named, name: str) -> tuple[str, torch.Size]:
+    return name.split(".")[-1], held[name].shape
+
+
+def _layers(held: Named) -> dict[Hashable, list[str]]:
+    """Return the layers' names up to the last dot, by what their tensors are called and shaped."""
+    found: dict[Hashable, list[str]] = {}
+    for layer in dict.fromkeys(name[: name.rfind(".") + 1] for name in held):
+        kind = frozenset((end, held[layer + end].shape) for end in _ends(held, layer))
+        found.setdefault(kind, []).append(layer)
+    return found
+
+
+def _ends(held: Named, layer: str) -> list[str]:
+    ends = (name.removeprefix(layer) for name in held if name.startswith(layer))
+    return [end for end in ends if "." not in end]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 from torch import nn
 
-from fedbary.backbones._body import Transform, cached_or_fetched, fill
+from fedbary.backbones._body import Named, Transform, cached_or_fetched, fill
 from fedbary.data.forms import DataSource
 from fedbary.errors import SettingError
 from fedbary.parts.imports import library
@@ -41,11 +44,17 @@ def make(source: DataSource, weights: str) -> tuple[nn.Module, Transform]:
     except Exception as error:  # noqa: BLE001 - a network, a hub and a file fail in many ways
         raise _absent(name, called, error) from None
     if weights != "auto":
-        fill(body, weights)
+        fill(body, weights, conversion(body))
     config = timm.data.resolve_model_data_config(body)
     mode = "bicubic" if config["interpolation"] == "bicubic" else "bilinear"
     size = config["input_size"][1]
     return body, Transform(size, tuple(config["mean"]), tuple(config["std"]), mode)
+
+
+def conversion(body: nn.Module) -> Callable[[Named], Named]:
+    """Return timm's conversion of a file's tensors to those of a network; most have one."""
+    own = getattr(sys.modules[type(body).__module__], "checkpoint_filter_fn", None)
+    return dict if own is None else lambda held: dict(own(held, body))
 
 
 def _absent(name: str, called: str, error: Exception) -> SettingError:

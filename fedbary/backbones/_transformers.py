@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from torch.nn import functional
 from fedbary.backbones._body import Backbone, Transform, cached_or_fetched
 from fedbary.data.forms import DataSource, user_path
 from fedbary.errors import SettingError, one_line
-from fedbary.parts.imports import library
+from fedbary.parts.imports import library, said
 from fedbary.variational.frozen import hash_tensors
 
 NOTHING = -1
@@ -34,9 +34,6 @@ LENGTHS = (16, 32, 64, 128, 256, 512)
 
 LONGEST_WORD = 100
 """Characters a token; longer texts are cut before they are tokenised."""
-
-PROBE = "Ünïcode, CASE and 42 numbers: it's a   probe."
-"""Text that is tokenised for the digest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +46,13 @@ class Encoder:
         That of transformers, with a backend of tokenizers.
     longest : int
         Tokens of a text that are kept, the special ones among them.
+    prompt : str
+        Words that stand before each text.
     """
 
     tokeniser: Any
     longest: int
+    prompt: str = ""
 
     def __call__(self, texts: Sequence[str]) -> tuple[Tensor, int]:
         """Return tokens (N, longest) int32, filled with `NOTHING`, and how many texts were cut."""
@@ -60,7 +60,7 @@ class Encoder:
         if not texts:
             return tokens, 0
         most, cut = LONGEST_WORD * self.longest, 0
-        given = [text[:most] for text in texts]
+        given = [self.prompt + text[:most] for text in texts]
         found = self.tokeniser(given, truncation=True, max_length=self.longest, padding=False)
         for row, held in enumerate(found.encodings):
             tokens[row, : len(held.ids)] = torch.tensor(held.ids, dtype=torch.int32)
@@ -68,15 +68,20 @@ class Encoder:
         return tokens, cut
 
     def empty(self, tokens: Tensor) -> Tensor:
-        """Return which rows of tokens (N, L) have none but special ones, (N,) bool."""
-        return (tokens >= 0).sum(1) <= self.tokeniser.num_special_tokens_to_add()
+        """Return which rows of tokens (N, L) have none but special ones and a prompt's."""
+        return (tokens >= 0).sum(1) <= len(self.tokeniser(self.prompt)["input_ids"])
+
+    def unknown(self, tokens: Tensor) -> Tensor:
+        """Return which rows of tokens (N, L) hold words of which most are unknown, (N,) bool."""
+        words = (tokens >= 0).sum(1) - len(self.tokeniser("")["input_ids"])
+        return 2 * (tokens == self.tokeniser.unk_token_id).sum(1) > words.clamp(min=0)
 
     @property
     def said(self) -> str:
-        """Identity of the tokeniser: its vocabulary, its reading of a text, its length."""
-        words = sorted(self.tokeniser.get_vocab().items(), key=lambda pair: (pair[1], pair[0]))
-        probe = self.tokeniser(PROBE, truncation=True, max_length=self.longest)["input_ids"]
-        return f"{words} {probe} {self.longest}"
+        """Identity of the tokeniser: its rules and vocabulary, the prompt, its length."""
+        rules = json.loads(self.tokeniser.backend_tokenizer.to_str())
+        kept = {key: rule for key, rule in rules.items() if key not in ("truncation", "padding")}
+        return f"{json.dumps(kept, sort_keys=True)} {self.prompt!r} {self.longest}"
 
 
 class Pooled(nn.Module):
@@ -116,8 +121,10 @@ class Pooled(nn.Module):
 
     @property
     def said(self) -> str:
-        """Pooling of the model's answers."""
-        return f"{self.pooling} {self.is_normalised}"
+        """Configuration of the model, and pooling of its answers."""
+        config = self.model.config.to_diff_dict()  # type: ignore[operator, union-attr]
+        kept = {key: config[key] for key in sorted(config) if key not in OF_FILES}
+        return f"{kept} {self.pooling} {self.is_normalised}"
 
 
 @dataclass(frozen=True)
@@ -176,11 +183,18 @@ class TextBackbone(Backbone):
         """Return D, whatever the number of tokens."""
         return super().width((1,))
 
+    @property
+    def said(self) -> str:
+        """What becomes of a text, in words."""
+        prompt = f", after the prompt {self.encoder.prompt!r}" if self.encoder.prompt else ""
+        pooling = getattr(self.body, "pooling", "")
+        return f"up to {self.encoder.longest} tokens of a text{prompt}, pooling {pooling}"
+
     @cached_property
     def digest(self) -> str:
-        """A hash of weights, tokeniser, length and pooling, the same wherever the model lies."""
-        said = f"{getattr(self.body, 'said', '')} {self.encoder.said}"
-        found = hashlib.blake2b(said.encode(), digest_size=16)
+        """A hash of all that a feature depends on, the same wherever the model lies."""
+        identity = f"{getattr(self.body, 'said', '')} {self.encoder.said}"
+        found = hashlib.blake2b(identity.encode(), digest_size=16)
         hash_tensors(found, self.body.state_dict())
         return found.hexdigest()
 
@@ -190,8 +204,20 @@ EXTRA = "text"
 PACKAGES = {"sentence-transformers/all-MiniLM-L6-v2": "all_minilm_l6_v2"}
 """Models that a package of the extra carries."""
 
-CONFIG, MODULES, LENGTH = "config.json", "modules.json", "sentence_bert_config.json"
+CONFIG, MODULES, PROMPTS = "config.json", "modules.json", "config_sentence_transformers.json"
 """Files of a model's folder; the later two define how a sentence becomes a vector."""
+
+KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+"""A sentence model has a file ``sentence_KIND_config.json``, whatever its network."""
+
+OF_FILES = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
+"""Keys of a configuration that change no feature."""
+
+READ = (
+    "max_seq_length do_lower_case transformer_task modality_config module_output_name unpad_inputs "
+    "prompts default_prompt_name similarity_fn_name model_type __version__"
+).split()
+"""Keys of a sentence model's files that are applied, or change no feature."""
 
 POOLINGS = {
     "pooling_mode_mean_tokens": "mean",
@@ -232,7 +258,6 @@ def make(
         except Exception as error:  # noqa: BLE001 - a model, a hub and a file fail in many ways
             raise _absent(name, weights, is_here, error) from None
     tokeniser, model, told, sentence = found
-    pooling, is_normalised, length = sentence
     missing = sorted(key for key in told["missing_keys"] if not key.startswith("pooler."))
     if missing:
         allowed = f"a folder with all weights of the model; it has no {missing[0]}"
@@ -241,9 +266,28 @@ def make(
         raise SettingError("backbone", name, "a model with a tokenizer.json")
     if getattr(model, "pooler", None) is not None:
         model.pooler = None  # it answers for the first token, and may be drawn at random
-    longest = _longest(tokeniser, model.config, length, tokens)
+    if sentence.is_lower:
+        _lower(tokeniser)
+    longest = _longest(tokeniser, model, sentence.longest, tokens)
     filler = tokeniser.pad_token_id or 0
-    return Pooled(model, pooling, is_normalised, filler), Encoder(tokeniser, longest)
+    body = Pooled(model, sentence.pooling, sentence.is_normalised, filler).eval()
+    word = torch.full((1, longest), int(filler == 0))
+    try:
+        with torch.no_grad():
+            body(word)
+    except Exception as error:  # noqa: BLE001 - a network may fail in many ways
+        allowed = f"fewer: the backbone does not take as many ({said(error)})"
+        raise SettingError("max_tokens", longest, allowed) from None
+    return body, Encoder(tokeniser, longest, sentence.prompt)
+
+
+def _lower(tokeniser: Any) -> None:
+    """Let a tokeniser take lower case, before all else."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    backend = tokeniser.backend_tokenizer
+    rest = [backend.normalizer] if backend.normalizer is not None else []
+    backend.normalizer = Sequence([Lowercase(), *rest])
 
 
 def _read(transformers: ModuleType, place: str, name: str) -> tuple[Any, ...]:
@@ -257,7 +301,7 @@ def _read(transformers: ModuleType, place: str, name: str) -> tuple[Any, ...]:
         dtype=torch.float32,
         output_loading_info=True,
     )
-    return tokeniser, model, told, _sentence(transformers, place)
+    return tokeniser, model, told, _sentence(transformers, place, name)
 
 
 def _require_few_layers(config: dict[str, Any], name: str) -> None:
@@ -270,9 +314,15 @@ def _require_few_layers(config: dict[str, Any], name: str) -> None:
             raise SettingError("backbone", name, allowed)
 
 
-def _longest(tokeniser: Any, config: Any, length: int, tokens: int | str) -> int:
-    """Return the number of tokens of a text that are read."""
-    room = int(getattr(config, "max_position_embeddings", 0) or MOST_TOKENS)
+def _longest(tokeniser: Any, model: nn.Module, length: int, tokens: int | str) -> int:
+    """Return the number of tokens of a text that are read.
+
+    A table of positions with a filler, as RoBERTa's, has none for the filler and those before it.
+    """
+    room = positions = int(getattr(model.config, "max_position_embeddings", 0) or MOST_TOKENS)
+    for part in model.modules():
+        if isinstance(part, nn.Embedding) and part.num_embeddings == positions:
+            room = min(room, positions - 1 - (-1 if part.padding_idx is None else part.padding_idx))
     own = min(tokeniser.model_max_length, room, length or MOST_TOKENS)
     if tokens == "auto":
         return int(min(own, MOST_TOKENS))
@@ -285,11 +335,18 @@ def _longest(tokeniser: Any, config: Any, length: int, tokens: int | str) -> int
     return int(tokens)
 
 
-def _sentence(transformers: ModuleType, place: str) -> tuple[str, bool, int]:
-    """Return pooling, normalisation and length from a model's files.
+class _Sentence(NamedTuple):
+    """How a sentence becomes a vector; without files by the mean, without normalisation."""
 
-    Without such files it is pooled by the mean, without normalisation.
-    """
+    pooling: str
+    is_normalised: bool
+    longest: int
+    is_lower: bool
+    prompt: str
+
+
+def _sentence(transformers: ModuleType, place: str, name: str) -> _Sentence:
+    """Return what a sentence model's files say; a SettingError for what is not applied."""
 
     def read(file: str) -> Any:
         cached = transformers.utils.cached_file(
@@ -300,29 +357,37 @@ def _sentence(transformers: ModuleType, place: str) -> tuple[str, bool, int]:
         )
         return json.loads(Path(cached).read_text(encoding="utf-8")) if cached else {}
 
-    length = int(read(LENGTH).get("max_seq_length") or 0)
+    own = next(filter(None, (read(f"sentence_{kind}_config.json") for kind in KINDS)), {})
+    prompts = read(PROMPTS)
+    prompt = (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")) or ""
+    others = [key for key, value in {**own, **prompts}.items() if value and key not in READ]
+    if (task := own.get("transformer_task", "feature-extraction")) != "feature-extraction":
+        others.append(f"transformer_task {task}")
     pooling, is_normalised = "mean", False
     for module in read(MODULES) or []:
         kind = str(module["type"]).rpartition(".")[2]
         if kind == "Pooling":
-            said = read(f"{module['path']}/{CONFIG}")
-            pooling = _pooling(said)
+            told = read(f"{module['path']}/{CONFIG}")
+            pooling = " and ".join(_poolings(told))
+            if pooling not in POOLINGS.values():
+                others.append(f"pooling by {pooling}")
+            if prompt and not told.get("include_prompt", True):
+                others.append("include_prompt false")
         elif kind == "Normalize":
             is_normalised = True
         elif kind != "Transformer":
-            raise ValueError(f"a module {kind} after it is not read")
-    return pooling, is_normalised, length
+            others.append(f"the module {kind}")
+    if others:
+        allowed = f"a sentence model without {', '.join(others)}, which fedbary does not apply"
+        raise SettingError("backbone", name, allowed)
+    longest, is_lower = int(own.get("max_seq_length") or 0), bool(own.get("do_lower_case"))
+    return _Sentence(pooling, is_normalised, longest, is_lower, prompt)
 
 
-def _pooling(said: dict[str, Any]) -> str:
-    if "pooling_mode" in said:
-        found = [str(said["pooling_mode"])]
-    else:
-        keys = [key for key, value in said.items() if key.startswith("pooling_mode") and value]
-        found = [POOLINGS.get(key, key) for key in keys]
-    if len(found) != 1 or found[0] not in POOLINGS.values():
-        raise ValueError(f"a pooling by {', '.join(found)}: mean, cls and max are read")
-    return found[0]
+def _poolings(told: dict[str, Any]) -> list[str]:
+    modes = told.get("pooling_mode", [])
+    keys = [key for key, value in told.items() if key.startswith("pooling_mode_") and value]
+    return [modes] if isinstance(modes, str) else [*modes, *(POOLINGS.get(k, k) for k in keys)]
 
 
 @contextmanager

@@ -189,12 +189,12 @@ def launch(
 
 def located(settings: Settings, folder: Path) -> Settings:
     """Return settings of a run in a folder, with absolute paths."""
-    paths = [name for name in MAY_BE_PATHS if hasattr(settings, name)]
+    words = dict(settings)
     return settings.model_copy(
         update={
             "output": str(folder),
             "data_dir": str(user_path(settings.data_dir).resolve()),
-            **{name: source_of(getattr(settings, name)).located() for name in paths},
+            **{name: source_of(words[name]).located() for name in MAY_BE_PATHS if name in words},
             "start_from": _folder(settings.start_from),
         }
     )
@@ -243,7 +243,7 @@ def _folder(run: str) -> str:
 
 def _require_file(setting: str, settings: Settings) -> None:
     """Raise a SettingError if a data set is neither a known name nor a path."""
-    name = getattr(settings, setting, "none")
+    name = dict(settings).get(setting, "none")
     known, _ = data_sets(data_task(setting, settings.task))
     source = source_of(name)
     if name in ("none", *known) or source.is_elsewhere:

@@ -55,10 +55,31 @@ from torch import Tensor
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, gaussian_pairs
+from fedbary.methods._conditions import Unfit
 from fedbary.methods._expanded import Expanded
 from fedbary.methods._method import Arrival, Fitted, Inherited, Local, Reply, Server, Tensors
 from fedbary.methods._sites import SiteMethod
 from fedbary.parts.parameters import Positive, ShareOrZero
+from fedbary.settings.config import Settings
+from fedbary.settings.owners import models, task_kind
+
+
+def of_sites(method: PVI, run: Settings) -> Unfit:
+    """Refuse what does not fit Laplace sites, or sites of Gaussian layers."""
+    laplace, covariance = run.inference == "laplace", method.covariance
+    if laplace and task_kind(run.task).numbers:
+        yield "inference", f"another value for task={run.task}: laplace is for classes"
+    elif laplace and run.bayesian_layers:
+        yield "bayesian_layers", "0 for inference=laplace, which takes point weights"
+    elif laplace and run.model in models().keys() - {"linear"}:
+        allowed = "linear, or a network of yours of which the last layer alone trains"
+        yield "model", f"{allowed}, for inference=laplace"
+    elif laplace and covariance == "none":
+        yield "covariance", "diagonal, kronecker, full or shared for inference=laplace"
+    elif not laplace and covariance != "none":
+        yield "inference", f"laplace for covariance={covariance}"
+    elif not laplace and run.bayesian_layers == 0:
+        yield "bayesian_layers", f"1 or more for method={method.name}, or inference=laplace"
 
 
 @dataclass(frozen=True)
@@ -87,6 +108,7 @@ class PVI(SiteMethod):
     covariance: Literal["none", "diagonal", "kronecker", "full", "shared"] = "none"
 
     deterministic = None
+    conditions = (of_sites,)
 
     def check(self, clients: int, epochs: int) -> None:
         """Refuse a damping with which a round of so many clients may diverge."""
@@ -154,9 +176,6 @@ class PVI(SiteMethod):
     def reply_like(self, model: Tensors) -> Tensors:
         """Return a posterior, or a site."""
         return model if self.covariance == "none" else self.expanded.reply_like(model)
-
-    def check_arrivals(self) -> None:
-        """Take all: a site is replaced, whatever came meanwhile."""
 
     def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
         """Replace the sites of those that replied, and multiply all."""

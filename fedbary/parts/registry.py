@@ -6,11 +6,23 @@ import pkgutil
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from fedbary.parts.imports import own_function
 
 _PACKAGE = Path(__file__).parents[1]
+
+_OF_PARTS = (
+    "aggregation", "attacks", "data", "inference", "methods", "models", "predictive",
+    "runs/tracking", "settings", "tasks",
+)  # fmt: skip
+"""The rooms with classes of parameters."""
+
+_CLASS = re.compile(r"(?m)^class (\w+)\((.*)\):\n((?:[ \t].*\n|\n)*)")
+"""A class's name, its bases and its body."""
+
+_FIELD = re.compile(r"(?m)^    (\w+): (?!ClassVar).+ = ")
 
 
 def modules(package: str, function: str = "") -> tuple[str, ...]:
@@ -51,6 +63,18 @@ def predictors() -> Mapping[str, str]:
         for file, text in _texts(_PACKAGE / "predictive").items()
         for word in re.findall(r'^    word = "(\w+)"', text, re.M)
     }
+
+
+@cache
+def words() -> tuple[str, ...]:
+    """Return the names of all parts' parameters, in order: fields of classes below `Checked`."""
+    texts = (f.read_text("utf-8") for room in _OF_PARTS for f in (_PACKAGE / room).glob("*.py"))
+    found = [own for text in texts for own in _CLASS.findall(text)]
+    parts = {"Checked"}
+    while more := {name for name, above, _ in found if parts & {*above.split(", ")}} - parts:
+        parts |= more
+    fields = (_FIELD.findall(body) for name, _, body in found if name in parts)
+    return tuple(sorted({*chain.from_iterable(fields)}))
 
 
 def is_factory(name: str) -> bool:

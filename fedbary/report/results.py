@@ -231,7 +231,7 @@ def pairs_table(
     for row, *more in zip(found.itertuples(), *lead.values(), strict=True):
         cells = [f"{row.first} − {row.second}", *map(str, more), difference(row), better(row)]
         cells += [p_value(row.t_test), p_value(row.wilcoxon)]
-        rows.append([*cells, _shares(row)] if tested else cells)
+        rows.append([*cells, shares(row)] if tested else cells)
     labels = {metric.label for metric in found.get("metric", ())}
     effect = f"{labels.pop() if len(labels) == 1 else 'first − second'} [95 %]"
     header = ["pair", *lead, effect, "first better", "p, t-test", "p, Wilcoxon"]
@@ -264,7 +264,7 @@ def p_value(p: float) -> str:
     return f"{p:.3f}" if p == p else "–"
 
 
-def _shares(found: Any) -> str:
+def shares(found: Any) -> str:
     """Return the signed-rank test's probabilities, and its points if they outnumber the pairs."""
     test, points = found.test, "" if found.points == found.pairs else f", {found.points} points"
     shares = f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}"

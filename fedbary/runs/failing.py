@@ -11,9 +11,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedbary.parts.parameters import NONE
 from fedbary.runs.schema import BEHIND, FAILING, NLL, RISING, RMSE, ROUND
 from fedbary.settings.combinations import may_keep_best
 from fedbary.settings.config import Settings
+from fedbary.settings.task_words import OfImages
 
 PATIENCE = 3
 """Rounds in a row that are not yet reported as failing: every run begins with nothing learned."""
@@ -119,45 +121,44 @@ def _lasts(spell: Sequence[bool], patience: int) -> bool:
 
 
 def _cures(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield settings that may help; more rounds only where no earlier round was better."""
-    if hasattr(settings, "lr"):
-        yield f"lr={settings.lr / 3:.1g}"
-    sees_pixels = getattr(settings, "adapters", "none") == "none"
-    pixels_as_are = getattr(settings, "normalise", "") == "none" and sees_pixels
-    if hasattr(settings, "input_shape") and pixels_as_are:
+    """Yield settings that may help, the step last; more rounds only if none before was better."""
+    words, images = dict(settings), settings.of_task(OfImages)
+    if "input_shape" in words and images.adapters == images.normalise == "none":
         yield "normalise=channels pixels=unit"
-    if getattr(settings, "initialisation", "he") == "papers":
+    if words.get("initialisation") == "papers":
         yield "initialisation=he"
-    if getattr(settings, "max_grad_norm", 0) == "none":
+    if words.get("max_grad_norm") == NONE:
         yield "max_grad_norm=5"
     if settings.dataset != "none" and settings.partition != "iid" and settings.clients > 1:
         yield "partition=iid"
     if best is None:
         yield f"rounds={2 * settings.rounds}"
+    if "lr" in words:
+        yield f"lr={settings.local.lr / 3:.1g}"
 
 
 def _returns(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield settings that end at a lower NLL, each as on a command line."""
-    if damping := getattr(settings, "damping", 0):
+    words = dict(settings)
+    if damping := words.get("damping"):
         yield f"damping={damping / 2:.2g}"
     if may_keep_best(settings, NLL):
         yield f"keep_best={NLL}"
     if best is not None:
         yield f"rounds={best[ROUND]}"
-    if getattr(settings, "calibrate", "") == "none":
+    if words.get("calibrate") == NONE:
         yield "calibrate=temperature"
 
 
 def _remedies(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield settings that may catch up with a linear model, each as on a command line."""
-    lr = getattr(settings, "lr", None)
-    if lr is None:
+    """Yield settings that may catch up with a linear model, the step last."""
+    words, lr = dict(settings), settings.local.lr
+    if "lr" not in words:
         yield "another method (fedbary explain lists them)"
         return
+    if settings.model != "linear":
+        yield "model=linear bayesian_layers=1" if "input_shape" in words else "model=linear"
     if best is None:
         yield f"rounds={2 * settings.rounds}"
         yield f"lr={3 * lr:.1g}"
     yield f"lr={lr / 3:.1g}"
-    if settings.model != "linear":
-        images = hasattr(settings, "input_shape")
-        yield "model=linear bayesian_layers=1" if images else "model=linear"

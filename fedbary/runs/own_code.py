@@ -1,15 +1,26 @@
-"""Code that a run's folder names: it runs only on the user's request, never from the folder."""
+"""A user's own code: when it may run, and whether it is still that of a run.
+
+It runs only on the user's request, never from the run's folder. Its digest is part of what sites
+agree on, and so of the run's folder. A function of data has none: its rows are compared.
+"""
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import re
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 from fedbary.data.forms import backbone_of, source_of
+from fedbary.data.unchanged import Kept
 from fedbary.errors import SettingError
+from fedbary.parts.imports import own_function
 from fedbary.parts.registry import is_factory
 
 
@@ -89,3 +100,98 @@ def _spec(name: str, path: list[str] | None) -> ModuleSpec | None:
     with suppress(KeyError):  # importlib looks for its parent, which is not imported
         return next((spec for spec in found if spec is not None), None)
     return None
+
+
+COMPARED = ("task", "model")
+"""Settings whose code is compared by an entry of its own; a backbone's is part of its digest."""
+
+LIBRARIES = ("site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name)
+"""Names of the folders of installed libraries."""
+
+OURS = ("fedbary", "strategies", "client_app", "server_app")
+"""Packages of this project: a run's folder has their version and commit."""
+
+
+def code_config(settings: object) -> dict[str, str]:
+    """Return a message's entries on the code that settings name: a digest for each setting."""
+    names = {setting: str(getattr(settings, setting, "none")) for setting in COMPARED}
+    return {
+        f"code-{setting}": code_digest(setting, name)
+        for setting, name in names.items()
+        if NAMES_CODE[setting](name)
+    }
+
+
+def require_same_code(settings: object, config: Mapping[str, Any]) -> None:
+    """Raise a SettingError unless the settings' code is that of a message, or a run's signature."""
+    for key, own in code_config(settings).items():
+        if config.get(key) != own:
+            setting = key.removeprefix("code-")
+            told = config.get(key, "none")
+            allowed = f"the code of the run, digest {told}; this is {own}: put the old code back"
+            raise SettingError(setting, getattr(settings, setting), allowed)
+
+
+_digests: Kept[str] = Kept(64)
+
+
+def code_digest(setting: str, name: str) -> str:
+    """Return a digest of the code that ``package.module:function`` computes with.
+
+    It is of all Python files of the function's package, or of its module. Modules beside these
+    that they import count too. Comments, docstrings and layout do not count. It does not see
+    installed libraries, files that are no Python, and modules that are imported by a computed name.
+    A module that a process has imported keeps its digest, also if its file changes.
+
+    Raises
+    ------
+    SettingError
+        If the function cannot be imported.
+    """
+    function = own_function(setting, name, "function")
+    return _digests.get(name, function, lambda: _digest(re.split(r"[.:]", name)[0]))
+
+
+def _digest(top: str) -> str:
+    found, seen, waiting = hashlib.blake2b(digest_size=16), {*OURS}, [top]
+    module = sys.modules[top]
+    places = [*getattr(module, "__path__", ())] or [getattr(module, "__file__", None) or ""]
+    folders = {Path(place).resolve().parent for place in places}
+    is_library = any(folder.name in LIBRARIES for folder in folders)
+    while waiting:
+        if (name := waiting.pop(0)) in seen:
+            continue
+        seen.add(name)
+        beside = [folder / held for folder in sorted(folders) for held in (name, f"{name}.py")]
+        for place in map(Path, places) if name == top else beside:
+            for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+                if file.is_file():
+                    text, imported = _plain(file.read_bytes(), is_library)
+                    called = f"{name if name != top else ''} {file.relative_to(place)}"
+                    found.update(f"{called} {len(text)} {text}".encode())
+                    waiting += sorted(imported)
+    return found.hexdigest()
+
+
+def _plain(source: bytes, is_library: bool) -> tuple[str, set[str]]:
+    """Return a source without comments, docstrings and layout, and the modules that it imports.
+
+    A library's comes as it is, without its imports.
+    """
+    try:
+        tree = ast.parse(b"" if is_library else source)
+        imported = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module)
+            elif isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:]
+        text = ast.unparse(tree) or source.hex()
+    except (SyntaxError, ValueError, RecursionError):  # no Python, or of another version
+        return source.hex(), set()
+    return text, {name.partition(".")[0] for name in imported}
+
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

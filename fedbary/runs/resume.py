@@ -123,7 +123,7 @@ def way_back(folder: Path, settings: Settings, number: int) -> str:
     if not deployed:
         words = ["fedbary", "resume", str(folder), f"--round {number - 1}"]
     ways = ["without a site's SuperNode" if deployed else "--without SITE"]
-    if getattr(settings, "clipping", True) is False:
+    if dict(settings).get("clipping") is False:
         ways = ["clipping=true", *ways]
     return f"{' '.join(words)} and {' or '.join(ways)}"
 

@@ -7,10 +7,14 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fedbary.attacks import OMNISCIENT, hostile_count
-from fedbary.parts.parameters import declared
 from fedbary.settings.model import require_data
 from fedbary.settings.modes import Asynchronous, Synchronous
-from fedbary.settings.owners import layers_of, methods, models, task_kind, unused_by
+from fedbary.settings.owners import (
+    layers_of,
+    method_of,
+    methods,
+    task_kind,
+)
 from fedbary.settings.task_words import (
     OfAdapters,
     OfClasses,
@@ -37,7 +41,7 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
             yield "speeds", "none, uniform, lognormal, or the path of a .csv"
         elif pace.replays and isinstance(pace, Synchronous):
             yield "speeds", "no .jsonl for mode=rounds, which has no order to replay"
-    yield from _with_method(settings)
+    yield from method_of(settings).unfit(settings)
     layers = layers_of(settings.model)
     adapts = settings.of_task(OfAdapters).adapters != "none"
     if layers is not None and settings.bayesian_layers > layers and not adapts:
@@ -52,8 +56,10 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from _with_attack(settings)
     task = task_kind(settings.task)
     settings.of_task(task.Parameters)
+    words = dict(settings)
     for name in ("test_dataset", "ood_dataset"):
-        require_data(name, getattr(settings, name, "none"), settings.task)
+        if name in words:
+            require_data(name, words[name], settings.task)
     for conditions in task.conditions:
         yield from ((name, allowed) for name, fits, allowed in conditions(settings) if not fits)
     yield from _with_best(settings)
@@ -65,7 +71,7 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def has_earlier_prior(settings: Settings) -> bool:
     """Return whether the earlier run's posterior is the prior of local inference."""
-    return getattr(settings, "prior", "normal") in ("earlier", "earlier_only")
+    return settings.local.prior in ("earlier", "earlier_only")
 
 
 def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -105,8 +111,6 @@ def _without_rounds(settings: Settings, mode: Asynchronous) -> Iterator[tuple[st
         yield "attack", "another attack for mode=async: this one sees the replies of a round"
     if settings.projection != "none":
         yield "projection", "none for mode=async"
-    if getattr(settings, "noise", "none") == "cross":
-        yield "noise", "another value for mode=async: cross shows clients the networks of a round"
 
 
 def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -119,79 +123,6 @@ def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.attack in OMNISCIENT and 2 * hostile >= clients:
         allowed = f"below half of {clients} clients for {settings.attack}, the attack of a minority"
         yield "hostile_fraction", allowed
-
-
-def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
-    method, kind = f"method={settings.method}", methods()[settings.method]
-    task = task_kind(settings.task)
-    if kind.deterministic not in (None, settings.bayesian_layers == 0):
-        yield "bayesian_layers", f"{'0' if settings.bayesian_layers else '1 or more'} for {method}"
-    if kind.needs_numbers and not task.numbers:
-        yield "method", f"another for task={settings.task}: {settings.method} predicts numbers"
-    elif kind.needs_numbers and getattr(settings, "noise", "learned") != "learned":
-        yield "noise", f"learned for {method}"
-    if kind.fits_last_layer and not kind.needs_numbers and task.numbers:
-        allowed = f"another for task={settings.task}, such as ConjugateGaussian: {settings.method} "
-        yield "method", f"{allowed}predicts classes"
-    if kind.needs_softmax and not task.one_class:
-        yield "method", f"another for task={settings.task}: it needs one class an example"
-    if kind.fits_last_layer and getattr(settings, "class_weights", "none") != "none":
-        yield "class_weights", f"none for {method}, which counts every example once"
-    yield from _with_laplace(settings, "covariance" in declared(kind))
-    if getattr(settings, "epsilon", 0) and "max_norm" in declared(kind):
-        yield from _with_noise(settings)
-    if getattr(settings, "kl_weight", None) == "share" and "prior" in {
-        *unused_by(kind),
-        *declared(kind),
-    }:
-        why = "share spreads the run's prior over the clients, and the method has its own"
-        yield "kl_weight", f"a number for {method}: {why}"
-    listed = str(getattr(settings, "groups", "")).split(",")
-    if len(listed) > 1 and ":" not in listed[0] and len(listed) != settings.clients:
-        yield "groups", f"a group for each of the {settings.clients} clients, or client:group"
-    if settings.projection != "none" and kind.personalises:
-        yield "projection", f"none for {method}, whose clients have models of their own"
-    elif settings.projection != "none" and kind.remembers:
-        yield "projection", f"none for {method}: what its clients keep is no model"
-    for shared in sorted(declared(kind).keys() & models().get(settings.model, {}).keys()):
-        yield "model", f"another network for {method}: {shared} is a parameter of both"
-
-
-def _with_noise(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield settings that would let sites tell more of their examples than sums with noise."""
-    own = settings.of_task(OfImages)
-    if not task_kind(settings.task).private:
-        why = "its standardisation takes sums without noise"
-        yield "epsilon", f"0 for task={settings.task}: {why}"
-    elif own.normalise != "none":
-        yield "normalise", "none with epsilon: normalisation takes sums without noise"
-    if own.features != "all":
-        yield "features", "all with epsilon: a projection takes sums without noise"
-    if settings.of_task(OfClasses).calibrate != "none":
-        yield "calibrate", "none with epsilon: a temperature takes scores without noise"
-    if settings.of_task(OfGuarantees).conformal is not None:
-        yield "conformal", "none with epsilon: sets take scores without noise"
-
-
-def _with_laplace(settings: Settings, takes: bool) -> Iterator[tuple[str, str]]:
-    """Yield settings that do not fit a method with Laplace sites, or one without."""
-    laplace, method = settings.inference == "laplace", f"method={settings.method}"
-    covariance = getattr(settings, "covariance", "none")
-    if laplace and not takes:
-        yield "inference", f"another value for {method}: laplace is for method=PVI"
-    elif laplace and task_kind(settings.task).numbers:
-        yield "inference", f"another value for task={settings.task}: laplace is for classes"
-    elif laplace and settings.bayesian_layers:
-        yield "bayesian_layers", "0 for inference=laplace, which takes point weights"
-    elif laplace and settings.model in models().keys() - {"linear"}:
-        allowed = "linear, or a network of yours of which the last layer alone trains"
-        yield "model", f"{allowed}, for inference=laplace"
-    elif laplace and covariance == "none":
-        yield "covariance", "diagonal, kronecker, full or shared for inference=laplace"
-    elif takes and not laplace and covariance != "none":
-        yield "inference", f"laplace for covariance={covariance}"
-    elif takes and not laplace and settings.bayesian_layers == 0:
-        yield "bayesian_layers", f"1 or more for {method}, or inference=laplace"
 
 
 def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -227,12 +158,13 @@ def _validation(settings: Settings) -> str:
 
 
 def _without_data(settings: Settings) -> Iterator[tuple[str, str]]:
+    words = dict(settings)
     for key in ("classes", "input_shape"):
-        if getattr(settings, key, "") == "auto":
+        if words.get(key) == "auto":
             yield key, "not auto where dataset is none"
-    if getattr(settings, "ood_dataset", "none") != "none":
+    if settings.of_task(OfClasses).ood_dataset != "none":
         yield "ood_dataset", "none where dataset is none"
-    if getattr(settings, "corruptions", False):
+    if settings.of_task(OfImages).corruptions:
         yield "corruptions", "false where dataset is none"
     if settings.train_fraction < 1:
         yield "train_fraction", "1 where dataset is none"

@@ -146,16 +146,13 @@ class Settings(BaseModel):
         """Number of clients that train in a round."""
         return self.pace.asked(self.clients)
 
-    def uses(self, word: str) -> bool:
-        """Return whether the run has a setting of this name."""
-        return word in dict(self)
-
     def of_task(self, kind: type[_Kind]) -> _Kind:
         """Return the task's parameters that are of a kind, such as `OfClasses`.
 
         A task that lacks some has their defaults, which ask for nothing.
         """
-        found: _Kind = _of_task(self, kind)
+        part: Any = kind
+        found: _Kind = _of_task(self, part)
         return found
 
     @property

@@ -86,6 +86,12 @@ def usual_of(task: str, sections: Mapping[str, Mapping[str, Any]]) -> Mapping[st
     return found
 
 
+def method_of(settings: Settings) -> Method:
+    """Return a run's method with its parameters."""
+    found: Method = import_module("fedbary.methods").method_of(settings)
+    return found
+
+
 def kind_of(word: str) -> type[Predictor]:
     """Return the kind of prediction that a word names."""
     found: type[Predictor] = import_module("fedbary.predictive.predictor").kind_of(word)

@@ -12,14 +12,19 @@ from typing import Any, NoReturn, get_type_hints
 from pydantic import ValidationError
 
 from fedbary.data.forms import require_backbone
+from fedbary.data.partition import PARTITIONS
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE, Parameter, Value, allowed
+from fedbary.parts.registry import is_factory, words
 from fedbary.settings.combinations import conflicts
 from fedbary.settings.model import Settings, require_data, require_registered
 from fedbary.settings.owners import layers_of, methods, names, owned_by, owners, usual_of
 from fedbary.settings.partition_names import partitioners
 from fedbary.settings.uses import require_used
 from fedbary.settings.yaml_file import DEFAULTS, read_yaml
+
+MISSPELT = 0.75
+"""The least likeness, of `difflib`, of a misspelt word to the one that is meant."""
 
 
 def resolve(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
@@ -72,14 +77,16 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
             raise SettingError("protocol", protocol, ", ".join(["none", *protocols]))
         preset = protocols[protocol]
     given = {**own, **preset, **overrides}
+    _require_known({**values, **given})
     values |= usual_of(str(given.get("task")), tasks)
     if given.get("backbone", "none") != "none":
         values |= on_features
     chosen = _typed({**values, **given})
     method = methods()[chosen.method]
     adapts = given.get("adapters", "none") != "none"
-    if method.fits_last_layer or chosen.inference == "laplace":
-        values["model"] = "linear"
+    own_usual = {**method.defaults, **(OF_LAPLACE if chosen.inference == "laplace" else {})}
+    if "model" in own_usual:
+        values["model"] = own_usual["model"]
         chosen = _typed({**values, **given})
     if (layers := layers_of(chosen.model)) is not None and not adapts:
         values["bayesian_layers"] = min(values["bayesian_layers"], layers)
@@ -87,15 +94,16 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     values = {name: value for name, value in values.items() if name in Settings.model_fields}
     if method.deterministic:
         defaults["bayesian_layers"] = 0
-    if chosen.inference == "laplace":
-        defaults |= {"bayesian_layers": 0, "covariance": "diagonal"}
-    if method.samples_along:
-        defaults["lr_schedule"] = "constant"
+    defaults |= own_usual
     if (adapts or given.get("pixels") == "signed") and "normalise" in defaults:
         defaults["normalise"] = "none"
     others = _words_of_parts() - {name for own in owned_by(chosen).values() for name in own}
     given = {name: value for name, value in given.items() if name not in others}
     return validated({**values, **defaults, **given})
+
+
+OF_LAPLACE = {"model": "linear", "bayesian_layers": 0, "covariance": "diagonal"}
+"""Defaults that differ with inference=laplace."""
 
 
 @cache
@@ -175,6 +183,19 @@ def _typed(values: Mapping[str, Any], extra: Mapping[str, Any] = MappingProxyTyp
         held = "missing" if first["type"] == "missing" else values[name]
         allows = allowed(get_type_hints(Settings, include_extras=True)[name])
         raise SettingError(name, held, allows) from None
+
+
+def _require_known(values: Mapping[str, Any]) -> None:
+    """Raise a SettingError for a misspelt word; PyTorch is not imported.
+
+    Parts of a user's own, and partitioners of flwr-datasets, may have further words.
+    """
+    if is_factory(str(values["task"])) or values["partition"] not in PARTITIONS:
+        return
+    known = [*Settings.model_fields, *words()]
+    for key in map(str, values):
+        if key not in known and (close := difflib.get_close_matches(key, known, 1, MISSPELT)):
+            raise SettingError("unknown setting", key, f"{close[0]}, perhaps")
 
 
 def _require_names(values: Mapping[str, Any]) -> None:

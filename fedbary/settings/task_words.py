@@ -9,15 +9,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from fedbary.data.forms import require_backbone
-from fedbary.data.image_layout import parse_classes, parse_shape
-from fedbary.parts.parameters import (
-    Checked,
-    Count,
-    InsideUnit,
-    NameList,
-    Number,
-    Positive,
-)
+from fedbary.data.image_layout import parse_channels, parse_classes, parse_shape
+from fedbary.errors import SettingError
+from fedbary.parts.parameters import Checked, Count, InsideUnit, NameList, Number, Positive
 
 Idle = Mapping[str, tuple[str, object, str]]
 """Settings that another setting's value makes ineffective, each with both and the value of use."""
@@ -168,6 +162,9 @@ class OfImages(OfAdapters, OfFeatures):
         auto: the data set's shape. Otherwise CHANNELSxHEIGHTxWIDTH, such as 1x28x28.
     backbone_size
         Side in pixels that images are scaled to for a backbone; auto: its own.
+    backbone_mean, backbone_std
+        Mean and standard deviation of the pixels that the backbone's weights were trained with, a
+        number from 0 to 1 for each channel, with commas between. auto: those of its name.
     resize
         Treatment of images of another size than input_shape. none: refuse them. crop: scale them
         and cut off the rest. pad: scale them and add black. stretch: scale each side by itself.
@@ -183,6 +180,8 @@ class OfImages(OfAdapters, OfFeatures):
 
     input_shape: str = "auto"
     backbone_size: Literal["auto"] | Count = "auto"
+    backbone_mean: str = "auto"
+    backbone_std: str = "auto"
     resize: Literal["none", "crop", "pad", "stretch"] = "none"
     augment: Literal["auto", "crop", "flip"] | bool = "auto"
     corruptions: bool = False
@@ -191,8 +190,10 @@ class OfImages(OfAdapters, OfFeatures):
     IDLE: ClassVar[Idle] = {
         **OfFeatures.IDLE,
         **OfAdapters.IDLE,
-        "backbone_weights": ("backbone", "none", "a pretrained network does"),
-        "backbone_size": ("backbone", "none", "a pretrained network does"),
+        **{
+            f"backbone_{name}": ("backbone", "none", "a pretrained network does")
+            for name in ("weights", "size", "mean", "std")
+        },
     }
 
     def __post_init__(self) -> None:
@@ -200,6 +201,14 @@ class OfImages(OfAdapters, OfFeatures):
         super().__post_init__()
         if self.input_shape != "auto":
             parse_shape(self.input_shape)
+        for name in ("backbone_mean", "backbone_std"):
+            try:
+                numbers = parse_channels(text := getattr(self, name))
+                if name == "backbone_std" and not all(number > 0 for number in numbers):
+                    raise ValueError(text)
+            except ValueError:
+                allowed = "auto, or one or three numbers with commas between; std above 0"
+                raise SettingError(name, text, allowed) from None
 
 
 @dataclass(frozen=True)

@@ -54,17 +54,17 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     """
     yield from _of_other_parts(settings)
     task = task_kind(settings.task)
+    words = {**dict(settings), **vars(settings.of_task(task.Parameters))}
     method = methods()[settings.method]
     part = f"method={method.name}"
     for name in unused_by(method):
         yield name, (part, ", ".join(declared(method)))
     yield from task.unused(settings)
     rule = dict(names(settings))["rule"]
-    counts = getattr(settings, "mixing", False) or counts_hostile(rule)
+    counts = words.get("mixing") or counts_hostile(rule)
     if "trim_fraction" in declared(method) and not counts:
         part = f"rule={rule}"
         yield "trim_fraction", (part, "max_precision_ratio, max_weight_ratio, server_momentum")
-    words = {**dict(settings), **vars(settings.of_task(task.Parameters))}
     for name, (setting, value, uses) in getattr(task.Parameters, "IDLE", {}).items():
         if words[setting] == value:
             yield name, (f"{setting}={NONE if value is None else value}", uses)

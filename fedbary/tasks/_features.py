@@ -12,7 +12,7 @@ from fedbary.backbones import Backbone, load
 from fedbary.backbones._store import Store
 from fedbary.data.deal import Shard
 from fedbary.data.forms import user_path
-from fedbary.data.image_layout import ImageLayout
+from fedbary.data.image_layout import ImageLayout, parse_channels
 from fedbary.data.images import Normaliser
 from fedbary.data.standardise import Standardiser, principal
 from fedbary.errors import SettingError
@@ -28,8 +28,8 @@ def backbone_of(settings: Settings) -> Backbone | None:
     own = settings.of_task(OfImages)
     if own.backbone == "none":
         return None
-    by = own.backbone, own.backbone_weights, own.backbone_size
-    return load(*by, torch_device(settings))
+    by = own.backbone, own.backbone_weights, own.backbone_size, torch_device(settings)
+    return load(*by, parse_channels(own.backbone_mean), parse_channels(own.backbone_std))
 
 
 def require_same(backbone: Backbone | None, layout: ImageLayout) -> None:

@@ -38,7 +38,7 @@ def conditions(settings: Settings) -> Iterator[Condition]:
     yield "augment", still, "auto or false with a backbone, which sees an image once"
     flat = own.backbone == "none" or settings.model not in ("cnn", "resnet20")
     yield "model", flat, "linear, mlp or a network of yours with a backbone, for its features"
-    normal = own.normalise == "none" or getattr(settings, "pixels", "unit") == "unit"
+    normal = own.normalise == "none" or dict(settings).get("pixels") != "signed"
     yield "normalise", normal, "none for pixels=signed"
 
 

@@ -25,7 +25,7 @@ from fedbary.data.deal import (
     trained_rows,
     training_data,
 )
-from fedbary.data.digest import Digest, digest_of
+from fedbary.data.digest import Digest, content_hash, digest_of, row_hashes
 from fedbary.data.examples import Examples
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
@@ -34,6 +34,8 @@ from fedbary.parts.parameters import Checked
 from fedbary.predictive import Forecast, Prediction, Predictive, Predictor
 from fedbary.predictive.predictor import predictor_named
 from fedbary.runs.data_kept import read_digest
+from fedbary.runs.own_code import require_same_code
+from fedbary.runs.run_folder import read_signature
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.tasks._values import (
@@ -58,6 +60,12 @@ if TYPE_CHECKING:
 def moved(shard: Shard, device: torch.device) -> Shard:
     """Return a shard on a device, once per process."""
     return Shard(*(held.to(device) for held in vars(shard).values()))
+
+
+@lru_cache(maxsize=4)
+def _content(held: Dealable, dealt: Deal) -> str:
+    parts = held.examples, evaluation_data(held, dealt)
+    return " ".join(content_hash(row_hashes(x), y) for x, y in parts)
 
 
 class Task(ABC):
@@ -206,8 +214,28 @@ class Task(ABC):
         scored = evaluation_data(held, self.deal)
         return digest_of(*held.examples, scored, trained, layout)
 
+    def idle(self, facts: Facts) -> Sequence[str]:
+        """Return a line on inputs without spread in the training data, which have no effect."""
+        return ()
+
+    def repeated(self, digest: Digest) -> Sequence[str]:
+        """Return a line on test examples that equal training examples, by a digest of the data."""
+        x = self.evaluation_examples().x
+        if not (count := int(digest.trained_on(x).sum())):
+            return ()
+        said = f"{count} of {len(x)} test examples equal training examples"
+        return (f"{said}: scores on new examples may be worse",)
+
+    @property
+    def content(self) -> str:
+        """The hash of the settings' rows in their order, the same in every process; "" for none."""
+        if self.settings.dataset == "none":
+            return ""
+        return _content(self.held, self.deal)
+
     def require_same_data(self, folder: Path) -> None:
-        """Raise a SettingError unless the settings' data are those of the run in a folder."""
+        """Raise a SettingError unless the settings' data and code are those of a folder's run."""
+        require_same_code(self.settings, read_signature(folder))
         kept = read_digest(folder)
         if kept is not None and (now := self.digest()):
             kept.require_same(now, self.settings.dataset)
@@ -377,8 +405,12 @@ class Task(ABC):
             If there are none that fit the signature.
         """
 
-    def compared(self, examples: Examples, said: Mapping[str, Any]) -> Sequence[str]:
-        """Return lines on how examples differ from the training data, which a `Digest` describes.
+    def compared(
+        self, examples: Examples, facts: Facts, said: Mapping[str, Any] | None
+    ) -> Sequence[str]:
+        """Return lines on how examples differ from the training data.
+
+        The facts describe these, and the words of a `Digest`, where the run has one.
 
         Raises
         ------
@@ -391,8 +423,7 @@ class Task(ABC):
         """Return the labelled examples that the server scores models on, in their own units."""
         if self.settings.dataset == "none":
             raise SettingError("dataset", "none", "labelled examples: this run's server had none")
-        x, y = evaluation_data(self.held, self.deal)
-        return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
+        return Examples(*evaluation_data(self.held, self.deal))
 
     @abstractmethod
     def answers(self, prediction: Any, signature: Any) -> dict[str, np.ndarray]:

@@ -22,10 +22,10 @@ from fedbary.data import deal
 from fedbary.data.batches import Augment, inputs, require_pixels
 from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
-from fedbary.data.image_examples import read_images
+from fedbary.data.image_examples import own_notes, own_shard, read_images
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import Dataset, Normaliser, pixel_sums
-from fedbary.data.sites import Site, own_notes, own_shard
+from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import Checked
 from fedbary.predictive import Prediction
@@ -70,6 +70,8 @@ class Classification(Classes):
         """Raise a SettingError if the device, the data sets, the model or the split fail."""
         super().check(own_data)
         self.foreign()
+        if self.pretrained is not None and self.settings.dataset != "none":
+            self.pretrained.transform.require(self.held.x_train)
         if self.own.corruptions:
             require_pixels(inputs(deal.evaluation_data(self.held, self.deal)[0]))
         if self.own.augment not in ("auto", False) and len(self.signature().shape) == 1:
@@ -116,7 +118,10 @@ class Classification(Classes):
 
     def own_shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return the inputs and labels of a site's own data."""
-        return own_shard(site.data_path, signature, self.own.resize, self.deal, site.key)
+        found = own_shard(site.data_path, signature, self.own.resize, self.deal, site.key)
+        if self.pretrained is not None:
+            self.pretrained.transform.require(found.x)
+        return found
 
     def seen(self, shard: Shard, folder: str = "") -> Shard:
         """Return a shard as the model sees it but for the normalisation, on the device."""
@@ -131,8 +136,14 @@ class Classification(Classes):
         _features.require_same(self.pretrained, read_layout(folder, self.signature_from))
 
     def notes(self) -> tuple[str, ...]:
-        """Return lines on the data set's folder and its oddities."""
-        return () if self.settings.dataset == "none" else self.held.notes
+        """Return lines on the data set's folder and its oddities, and on the backbone."""
+        said: list[str] = []
+        if (by := self.pretrained) is not None:
+            said.append(f"{by.name}: {by.said}")
+            own_file = self.own.backbone_weights != "auto"
+            if own_file and getattr(self.settings, "backbone_mean", "") == "auto":
+                said.append(f"{by.name}: is that the recipe of {self.own.backbone_weights}?")
+        return (*(() if self.settings.dataset == "none" else self.held.notes), *said)
 
     def site_notes(self, site: Site, signature: ImageLayout) -> tuple[str, ...]:
         """Return lines on a site's own folder."""
@@ -213,6 +224,8 @@ class Classification(Classes):
 
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return images, or their features, normalised; without facts as they are, bytes too."""
+        if self.pretrained is not None:
+            self.pretrained.transform.require(x)
         if self.backbone is not None:
             x = self.backbone.features(x).to(torch_device(self.settings))
         return Normaliser.from_facts(facts)(x) if facts else x
@@ -230,9 +243,17 @@ class Classification(Classes):
         """Read an ``.npz`` file, an image, or a folder of images."""
         return read_images(path, signature, self.own.resize)
 
-    def compared(self, examples: Examples, said: Mapping[str, Any]) -> tuple[str, ...]:
+    def idle(self, facts: Facts) -> tuple[str, ...]:
+        """Return a line on channels or features without spread."""
+        count = int(facts["std"].isinf().sum()) if facts else 0
+        what = f"{count} of {len(facts['std'])} channels or features" if count else ""
+        return (f"{what} have no spread in training, and no effect",) if count else ()
+
+    def compared(
+        self, examples: Examples, facts: Facts, said: Mapping[str, Any] | None
+    ) -> tuple[str, ...]:
         """Compare the pixels' range."""
-        return _images.compared(examples.x, said)
+        return () if said is None else _images.compared(examples.x, said)
 
     def at_end(
         self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts

@@ -19,7 +19,8 @@ from torch import Generator, Tensor, nn
 
 from fedbary.data import deal
 from fedbary.data.deal import Shard
-from fedbary.data.tables import Layout, Table, load
+from fedbary.data.examples import Examples
+from fedbary.data.tables import Layout, load
 from fedbary.figures.run_pictures import reliability_picture
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.models import mlp
@@ -79,6 +80,9 @@ def of_numbers(settings: Settings) -> Iterator[Condition]:
     yield "inference", not clamped, "another local method: only the CNN clamps log-variances"
     yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"
     name, noise = settings.strategy, own.noise
+    of_rounds = noise != "cross" or settings.mode == "rounds"
+    shown = "another value for mode=async: cross shows clients the networks of a round"
+    yield "noise", of_rounds, shown
     if settings.trains_on_squares:
         yield "noise", noise != "learned", f"none, cross or a number for {name}"
     else:
@@ -119,7 +123,7 @@ class Regression(Rows):
                 uses = "lr, lr_schedule, local_epochs, batch_size, noise"
                 yield name, (f"method={settings.method}", uses)
 
-    def load(self, name: str, layout: Layout | None = None) -> Table:
+    def load(self, name: str, layout: Layout | None = None) -> Examples:
         """Return rows with a number each."""
         by = self.settings
         return load(name, by.data_dir, self.own.target, by.download, layout, self.choice)
@@ -205,7 +209,9 @@ class Regression(Rows):
         line |= _failing.numbers_failing(scores["rmse"], targets)
         if outcome.round and schema.FAILING not in line:
             line |= _failing.numbers_behind(self.held, self.deal, prediction, targets)
-        return Scored(scores, line, prediction)
+        rows = RegressionStandardiser(**facts).features(x)
+        causes = _failing.causes_in_columns(rows, self.signature().features)
+        return Scored(scores, _failing.with_causes(line, causes), prediction)
 
     def said(self, scores: Mapping[str, float]) -> str:
         """Return NLL, RMSE and coverage."""

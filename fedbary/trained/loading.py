@@ -23,9 +23,9 @@ from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.conformal_kept import read_sites
 from fedbary.runs.data_kept import read_digest
 from fedbary.runs.location import METRICS, POSTERIOR, as_written, read_rounds, read_settings
-from fedbary.runs.own_code import require_trusted
+from fedbary.runs.own_code import require_same_code, require_trusted
 from fedbary.runs.resume import require_ended
-from fedbary.runs.run_folder import BACKGROUND, NETWORKS, read_layout, tensors_of
+from fedbary.runs.run_folder import BACKGROUND, NETWORKS, read_layout, read_signature, tensors_of
 from fedbary.runs.schema import NOISE_VAR, POOL, result_line
 from fedbary.settings.config import validated
 from fedbary.settings.task_words import OfClasses, OfGuarantees
@@ -52,8 +52,8 @@ def load(run: Path | str, own_code: bool = False, group: str | None = None) -> T
     ------
     SettingError, RunError
         If the folder holds no whole run, see `fedbary.runs.resume.require_ended`; if it is damaged;
-        if it names code that the user has not asked for, or that lies within the folder; if it has
-        no such group, or a temperature or sets, which are the global model's.
+        if it names code that the user has not asked for, that has changed since, or that lies in
+        the folder; if it has no such group, or a temperature or sets, which are the global model's.
     """
     folder = user_path(run)
     with as_written(folder), one_state():
@@ -62,7 +62,7 @@ def load(run: Path | str, own_code: bool = False, group: str | None = None) -> T
         if group is not None:
             trained = of_group(trained, folder, group)
             _fill(trained.network, trained.posterior, folder)
-        zeros = Examples(("1", "2"), trained.task.zeros(trained.signature), None)
+        zeros = Examples(trained.task.zeros(trained.signature), None)
         trained.predict(zeros, samples=1)
     return trained
 
@@ -76,6 +76,7 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
     settings = validated({**made, **here})
     task = task_of(settings)
     signature = read_layout(folder, task.signature_from)
+    require_same_code(settings, read_signature(folder))
     posterior = Posterior.from_state_dict(tensors_of(folder, Path(POSTERIOR).stem))
     network, line = task.make_model(signature), result_line(rounds)
     _fill(network, posterior, folder)

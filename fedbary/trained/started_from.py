@@ -22,6 +22,7 @@ from fedbary.methods._method import Inherited
 from fedbary.methods._sums import SumsMethod
 from fedbary.runs.checkpoints import load_round
 from fedbary.runs.location import POSTERIOR, SETTINGS, as_written, read_rounds, read_settings
+from fedbary.runs.own_code import require_same_code
 from fedbary.runs.provenance import write_settings
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import read_layout, read_signature, tensors_of
@@ -170,7 +171,7 @@ def read_earlier_run(settings: Settings, facts: str) -> EarlierRun | None:
         require_ended(folder)
         before = read_settings(folder)
         for name in SEEN_ALIKE:
-            mine, theirs = getattr(settings, name, None), before.get(name)
+            mine, theirs = dict(settings).get(name), before.get(name)
             if None not in (mine, theirs) and mine != theirs:
                 raise SettingError(name, mine, f"{theirs}, as in {folder}, where the run starts")
         number = result_line(read_rounds(folder))[ROUND]
@@ -230,11 +231,12 @@ def beginning_of(
     Raises
     ------
     SettingError
-        If the earlier run had another network, other inputs or other frozen weights.
+        If the earlier run had another network, other inputs, frozen weights or code.
     """
     if (run := read_earlier_run(settings, task.facts)) is None:
         return None
     require_same_frozen(model, {**frozen_config(model), **run.signature})
+    require_same_code(settings, run.signature)
     before = read_layout(run.folder, task.signature_from)
     inherited = run.inherited(before.classes, signature.classes, method_of(settings))
     theirs, mine = ({**each.config()} for each in (before, signature))

@@ -73,7 +73,7 @@ def with_adapters(body: nn.Module, how: Adapters, seed: int) -> nn.Module:
     Raises
     ------
     SettingError
-        If peft is not installed, no layer matches, or a layer's full rank is lower.
+        If peft is not installed, no layer matches one of the targets, or a full rank is lower.
     """
     peft = library("peft", EXTRA, "adapters", "lora")
     layers = _chosen(body, how)
@@ -140,9 +140,11 @@ def _adapted(network: nn.Module) -> dict[str, Any]:
 def _chosen(body: nn.Module, how: Adapters) -> list[str]:
     """Return the names of the layers that get an adapter, after a check of their ranks."""
     layers = {name: layer for name, layer in _readable(body) if name and _takes(layer)}
-    names = [name for name in layers if _is_meant(name, how.targets)]
-    if not names:
-        raise SettingError("targets", how.targets, f"{EVERY}, or of {_listed(list(layers))}")
+    targets = [target.strip() for target in how.targets.split(",")]
+    for target in targets:
+        if target != EVERY and not any(_is_meant(name, target) for name in layers):
+            raise SettingError("targets", target, f"{EVERY}, or of {_listed(list(layers))}")
+    names = [name for name in layers if any(_is_meant(name, target) for target in targets)]
     for name in names:
         weight = layers[name].weight
         assert isinstance(weight, Tensor)
@@ -168,10 +170,9 @@ def _takes(layer: nn.Module) -> bool:
     return type(layer) is nn.Linear and "weight" in layer._parameters
 
 
-def _is_meant(name: str, targets: str) -> bool:
-    """Return whether one of the targets is a sequence of whole parts of a layer's name."""
-    wanted = [target.strip() for target in targets.split(",")]
-    return targets == EVERY or any(f".{target}." in f".{name}." for target in wanted if target)
+def _is_meant(name: str, target: str) -> bool:
+    """Return whether a target is a sequence of whole parts of a layer's name."""
+    return target == EVERY or bool(target) and f".{target}." in f".{name}."
 
 
 def _listed(names: Sequence[str], most: int = 40) -> str:

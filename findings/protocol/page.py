@@ -10,7 +10,6 @@ from pathlib import Path
 import pandas as pd
 
 from fedbary.inference.clamped_sgd import LOG_VAR_RANGE
-from fedbary.report.document import markdown_table
 from fedbary.report.results import (
     ACCURACY,
     ECE_15,
@@ -19,7 +18,6 @@ from fedbary.report.results import (
     NLL,
     Metric,
     differences,
-    pairs_table,
 )
 from fedbary.study.table import read_table, result_rows, with_methods
 from findings import maker
@@ -105,7 +103,7 @@ def _marked(log_var: float) -> str:
 
 
 def last_round(rows: pd.DataFrame) -> str:
-    """Return the table of what `findings.protocol.last_round` wrote."""
+    """Return the table of the last round under every rule."""
     shifts = {"means shifted, in std": "mean_shift", "log-variances, nats": "log_var_shift"}
     columns = [(name, lambda at, own=own: f"{at[own].item():.1e}") for name, own in shifts.items()]
     return maker.table("", maker.by(rows, "rule"), [*SCORES, *columns])
@@ -171,7 +169,9 @@ def short_tables(results: Path) -> Iterator[str]:
     pairs = [("RKLB", rival) for rival in ("WB", "EAA", "AALV")]
     points, sided = ("dataset", "bayesian_layers", *SEED), rows.assign(side=rows["rule"])
     for metric in (NLL, ACCURACY):
-        yield markdown_table(*pairs_table(differences(sided, pairs, [metric], SEED, points)))
+        found = differences(sided, pairs, [metric], SEED, points).itertuples()
+        columns = [maker.effect(metric), maker.BETTER, maker.P, *maker.RANKS]
+        yield maker.table("pair", ((f"{r.first} − {r.second}", r) for r in found), columns)
 
 
 def short_facts(results: Path) -> Iterator[float]:

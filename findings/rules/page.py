@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedbary.report.document import markdown_table
 from fedbary.report.results import (
     ACCURACY,
     BRIER,
@@ -22,7 +21,6 @@ from fedbary.report.results import (
     difference,
     differences,
     p_value,
-    pairs_table,
 )
 from fedbary.scores.stats import corrected
 from fedbary.study.table import read_table, result_rows
@@ -75,12 +73,12 @@ def read(results: Path) -> pd.DataFrame:
 
 
 def compared(
-    rows: pd.DataFrame, metric: Metric, pairs: Sequence[tuple[str, str]] = tuple(DIFFER)
+    rows: pd.DataFrame, *metrics: Metric, pairs: Sequence[tuple[str, str]] = tuple(DIFFER)
 ) -> pd.DataFrame:
     """Return how far those pairs of arms that are there lie apart, with three tests over seeds."""
-    scores = rows[["arm", *SEED, metric.column]].rename(columns={"arm": "side"})
+    scores = rows[["arm", *SEED, *(metric.column for metric in metrics)]]
     known = [pair for pair in pairs if set(pair) <= set(rows["arm"])]
-    return differences(scores, known, [metric], SEED, SEED)
+    return differences(scores.rename(columns={"arm": "side"}), known, metrics, SEED, SEED)
 
 
 def holm(last: pd.DataFrame) -> dict[tuple[str, str, str], float]:
@@ -88,31 +86,26 @@ def holm(last: pd.DataFrame) -> dict[tuple[str, str, str], float]:
 
     By the score's column and the pair.
     """
-    found = {
-        (metric.column, row.first, row.second): row.t_test
-        for metric in METRICS
-        for row in compared(last, metric, TESTED).itertuples()
-    }
-    return dict(zip(found, corrected([*found.values()]), strict=True))
+    rows = [*compared(last, *METRICS, pairs=TESTED).itertuples()]
+    p = corrected([row.t_test for row in rows])
+    names = [(row.metric.column, row.first, row.second) for row in rows]
+    return dict(zip(names, p, strict=True))
 
 
 def after_the_last(
     last: pd.DataFrame, metric: Metric, p: Mapping[tuple[str, str, str], float]
 ) -> str:
     """Return every pair's difference after the last round, with `holm`'s p."""
-    found = compared(last, metric)
-    pairs = [*zip(found["first"], found["second"], strict=True)]
-    head, body = pairs_table(found, {"they differ in": [DIFFER[pair] for pair in pairs]})
-    place = head.index("p, t-test") + 1
-    for row, pair in zip(body, pairs, strict=True):
-        row.insert(place, p_value(p.get((metric.column, *pair), math.nan)))
-    return markdown_table([*head[:place], "p, Holm", *head[place:]], body)
+    rows = [((f"{row.first} − {row.second}", DIFFER[row.first, row.second]),
+             row._replace(holm=p.get((metric.column, row.first, row.second), math.nan)))
+            for row in compared(last, metric).itertuples()]  # fmt: skip
+    columns = [maker.effect(metric), maker.BETTER, *maker.P_AND_HOLM, *maker.RANKS]
+    return maker.table(("pair", "they differ in"), rows, columns)
 
 
 def draws_table(rows: pd.DataFrame) -> str:
     """Return every pair's differences in ECE at each number of draws."""
-    found = [compared(own, metric).assign(draws=draws)
-             for draws, own in rows.groupby("draws") for metric in DRAWN]  # fmt: skip
+    found = [compared(own, *DRAWN).assign(draws=draws) for draws, own in rows.groupby("draws")]
     every = pd.concat(found).groupby(["first", "second", "draws"], sort=False)
     order = sorted(every, key=lambda each: [*DIFFER].index(each[0][:2]))
     body = [
@@ -133,12 +126,12 @@ def tables(results: Path) -> Iterator[str]:
     yield maker.table("", arms, [seeds, *SHOWN])
     p = holm(last)
     yield from (after_the_last(last, metric, p) for metric in METRICS)
-    found = pd.concat(
-        compared(now, NLL, [pair]).assign(round=number)
-        for pair in EFFECTS
-        for number, now in rows[rows["round"].isin(ROUNDS)].groupby("round")
-    )
-    yield markdown_table(*pairs_table(found, {"round": found["round"].tolist()}))
+    by_round = maker.by(rows[rows["round"].isin(ROUNDS)], "round")
+    found = [((f"{row.first} − {row.second}", number), row) for pair in EFFECTS
+             for number, now in sorted(by_round.items())
+             for row in compared(now, NLL, pairs=[pair]).itertuples()]  # fmt: skip
+    columns = [maker.effect(NLL), maker.BETTER, maker.P, *maker.RANKS]
+    yield maker.table(("pair", "round"), found, columns)
     if (results / DRAWS).exists():
         yield draws_table(pd.read_csv(results / DRAWS))
 

@@ -115,7 +115,7 @@ def _place(settings: Settings) -> Settings:
     """Return settings that name the data of a seed alone."""
     same = ("dataset", "data_dir", "download", "train_fraction", "seed", "normalise", "holdout")
     same += ("min_examples", "samples")
-    values = {name: getattr(settings, name) for name in same}
+    values = {name: dict(settings)[name] for name in same}
     return resolve({**values, "model": "linear", "partition": "iid"})
 
 

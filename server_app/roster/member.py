@@ -45,6 +45,8 @@ class Member:
     label_counts : list of int
         Number of examples of each class, held-out ones included; empty for a regression, and for a
         site that does not tell.
+    content : str
+        The hash of the named data set as the node reads it; "" if it does not tell.
     """
 
     node_id: int
@@ -54,6 +56,7 @@ class Member:
     num_examples: int
     num_held_out: int
     label_counts: list[int]
+    content: str = ""
 
     @property
     def claims(self) -> set[str]:
@@ -70,7 +73,8 @@ def member_from(node_id: int, content: RecordDict, classes: int) -> Member:
         If it is invalid; the message says why. Nodes are not trusted.
     """
     metrics = content.metric_records.get("metrics", MetricRecord())
-    name = content.config_records.get("site", ConfigRecord()).get("name")
+    site = content.config_records.get("site", ConfigRecord())
+    name = site.get("name")
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
         raise ValueError(f"its name is not one of 1 to {LONGEST_NAME} printable characters")
     said = [metrics.get(key) for key in ("partition-id", "num-partitions", "num-examples")]
@@ -88,7 +92,8 @@ def member_from(node_id: int, content: RecordDict, classes: int) -> Member:
         raise ValueError(
             f"it trains on {examples} examples and holds {shown(labels)} of each class"
         )
-    return Member(node_id, name, partition, partitions, examples, held - examples, labels)
+    counts = examples, held - examples, labels
+    return Member(node_id, name, partition, partitions, *counts, str(site.get("content", "")))
 
 
 Owner = SiteKey | int

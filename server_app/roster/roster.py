@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -275,6 +276,10 @@ class Roster:
         True for nodes of Flower's simulation engine.
     left_out : callable
         Takes a member, and returns why the run leaves it out; "" if it does not.
+    agreed : mapping
+        What each node is told; by default the signature's entries.
+    content : str
+        The hash of the named data set; a node that reads another is left out. "" for no data set.
     """
 
     def __init__(
@@ -285,6 +290,8 @@ class Roster:
         keys: Mapping[str, SiteKey] = MappingProxyType({}),
         simulated: bool = False,
         left_out: Callable[[Member], str] = lambda member: "",
+        agreed: Mapping[str, Any] | None = None,
+        content: str = "",
     ) -> None:
         self._grid = grid
         self._settings = settings
@@ -297,6 +304,8 @@ class Roster:
         self._claims = Claims(keys)
         self._simulated = simulated
         self._left_out = left_out
+        self._agreed = signature.config() if agreed is None else agreed
+        self._content = content
 
     @property
     def members(self) -> list[Member]:
@@ -436,7 +445,7 @@ class Roster:
             return
         for name in self._names(self._questions.waited_for.intersection(new), "Node"):
             log(INFO, "%s has not answered and is asked again", name)
-        record = RecordDict({"config": ConfigRecord({**self._signature.config()})})
+        record = RecordDict({"config": ConfigRecord({**self._agreed})})
         queries = [Message(record, node, MessageType.QUERY) for node in new]
         self._questions.asked(self._grid.push_messages(queries), new)
 
@@ -446,6 +455,9 @@ class Roster:
             return
         try:
             member = member_from(node, reply.content, len(self._signature.classes))
+            if member.partition >= 0 and member.content != self._content != "":
+                other = f"other rows of {self._settings.dataset} than the server, or another order"
+                raise ValueError(f"{member.name} reads {other}: each process must read the same")
             if why := self._left_out(member):
                 raise NothingNew(why)
             self._claim(member, online)

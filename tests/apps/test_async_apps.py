@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from flwr.app import ArrayRecord
-from hostile_site import app_of, cut_off
+from hostile_site import cut_off, run_with
 from nodes import Grid
 from runs_of import lines, posterior, same, timeless_lines
 
@@ -20,7 +20,7 @@ from fedbary.runs.resume import lengthen
 from fedbary.settings.config import resolve
 from fedbary.settings.modes import require_real_time
 from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
+from server_app.engine.inline import run_inline
 from strategies.gate import LEAST
 
 BASE = {
@@ -48,18 +48,14 @@ def whole(tmp_path_factory):
     return made(tmp_path_factory.mktemp("async") / "run")
 
 
-def test_a_run_is_made_again_to_the_same_bits(whole, tmp_path):
-    again = made(tmp_path / "again")
-    assert same(posterior(whole), posterior(again))
-    assert timeless_lines(whole) == timeless_lines(again)
-
-
 def test_a_replay_has_the_same_bits_and_neither_it_nor_a_run_of_two_schedules_goes_further(
     whole, tmp_path
 ):
     metrics = {"speeds": str(whole / "metrics.jsonl")}
     again = made(tmp_path / "again", **metrics)
     assert same(posterior(whole), posterior(again))
+    require_repeated(whole, again)
+    assert timeless_lines(whole) == timeless_lines(made(tmp_path / "afresh"))
     for other in ({"rounds": 8}, {"buffer": 2}, {"concurrency": 1}):
         (name,) = other
         with pytest.raises(SettingError, match=rf"^{name}: .*the run that it repeats"):
@@ -111,20 +107,16 @@ def test_who_waits_for_all_makes_rounds_in_the_time_of_rounds(changes, tmp_path)
         torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4)
 
 
-def test_a_clock_changes_nothing_in_rounds(tmp_path):
+def test_a_clock_changes_nothing_in_rounds_and_those_that_go_on_keep_their_time(tmp_path):
     run_inline(resolve({**BASE, "rounds": 2}), tmp_path / "clock")
     run_inline(resolve({**BASE, "rounds": 2, "speeds": "none"}), tmp_path / "none")
     assert same(posterior(tmp_path / "clock"), posterior(tmp_path / "none"))
     assert "virtual_seconds" not in lines(tmp_path / "none")[1]
-
-
-def test_rounds_that_go_on_keep_their_time(tmp_path):
-    run_inline(resolve({**BASE, "rounds": 2}), tmp_path / "whole")
     folder = tmp_path / "cut"
     chosen = resolve({**BASE, "rounds": 2, "output": str(folder)})
     cut_off(chosen, folder, 5)
     run_inline(chosen.model_copy(update={"resume": "last"}), folder)
-    assert timeless_lines(folder) == timeless_lines(tmp_path / "whole")
+    assert timeless_lines(folder) == timeless_lines(tmp_path / "clock")
 
 
 WAYS = {
@@ -159,8 +151,7 @@ def test_a_client_that_fails_or_is_hostile_and_300_times_as_fast_costs_its_repli
             **changes,
         }
     )
-    grid = InlineGrid(app_of(train=train), 4, chosen.model_dump())
-    run(grid, chosen, tmp_path / "run")
+    run_with(chosen, tmp_path / "run", train=train)
     found = lines(tmp_path / "run")
     refused = [reason for line in found[1:] for reason in line["refused"]]
     assert len(refused) > 3 and all("partition 2" in reason for reason in refused)
@@ -169,7 +160,7 @@ def test_a_client_that_fails_or_is_hostile_and_300_times_as_fast_costs_its_repli
     assert clients == {"partition 0", "partition 1", "partition 3"}
     assert found[-1]["auroc"] > 0.9
     cut = chosen.model_copy(update={"output": str(tmp_path / "again")})
-    run(InlineGrid(app_of(train=train), 4, chosen.model_dump()), cut, tmp_path / "again")
+    run_with(cut, tmp_path / "again", train=train)
     assert same(posterior(tmp_path / "run"), posterior(tmp_path / "again"))
 
 
@@ -211,7 +202,6 @@ def test_a_journal_that_was_edited_is_refused_or_its_replay_ends_with_an_error(w
 
 
 def test_a_replay_is_compared_with_its_run(whole, tmp_path):
-    require_repeated(whole, made(tmp_path / "again", speeds=str(whole / "metrics.jsonl")))
     with pytest.raises(RunError, match="has not the posterior"):
         require_repeated(whole, made(tmp_path / "other", seed=1))
 

@@ -7,7 +7,7 @@ import torch
 from every_method import EACH, night
 from own_backbones import tiny
 from own_models import OTHERWISE
-from runs_of import lines, low_rank, network, same, tensors, timeless_lines
+from runs_of import SHORT, lines, low_rank, network, same, tensors, timeless_lines
 from torch.func import functional_call
 
 import client_app
@@ -21,10 +21,7 @@ from fedbary.variational.frozen import frozen_tensors
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 
-INLINE = {
-    "engine": "inline", "device": "cpu", "pictures": False, "clients": 3, "rounds": 2,
-    "local_epochs": 1, "samples": 2, "bayesian_layers": 0,
-}  # fmt: skip
+INLINE = {**SHORT, "clients": 3, "rounds": 2, "bayesian_layers": 0}
 BODY = {**INLINE, "train_fraction": 0.3, "model": "own_models:pretrained", "lr": 0.01}
 LORA = {
     **INLINE, "dataset": "own_data:bars", "min_examples": 20, "backbone": "own_backbones:tiny",
@@ -209,11 +206,6 @@ def test_a_run_does_not_go_on_with_another_body(body, tmp_path):
     assert lines(tmp_path / "run") == lines(folder)
 
 
-def test_a_network_of_which_nothing_trains_is_refused():
-    with pytest.raises(SettingError, match="something trains"):
-        task_of(chosen(BODY, model="own_models:untrainable")).check(own_data=False)
-
-
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
@@ -262,32 +254,22 @@ def test_the_graph_of_point_adapters_is_that_of_merged_weights(adapters, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("base", "changes", "said"),
     [
-        ({"targets": "query"}, "targets: 'query'; expected all, or of 0"),
-        ({"rank": 10}, "rank: 10; expected up to 9, the full rank of 0"),
-        ({"bayesian_layers": 3, "rule": "RKLB"}, "from 0 to 2: layers of the 1 adapters"),
+        (BODY, {"model": "own_models:untrainable"}, "something trains"),
+        (LORA, {"targets": "query"}, "targets: 'query'; expected all, or of 0"),
+        (LORA, {"rank": 10}, "rank: 10; expected up to 9, the full rank of 0"),
+        (LORA, {"bayesian_layers": 3, "rule": "RKLB"}, "from 0 to 2: layers of the 1 adapters"),
+        (LORA, {"method": "LDA"}, "adapters"),
+        (LORA, {"features": 4}, "features"),
+        (LORA, {"normalise": "channels"}, "normalise"),
+        (LORA, {"model": "cnn"}, "model"),
+        (LORA, {"adapters": "dora"}, "adapters"),
     ],
 )
-def test_what_the_backbone_does_not_allow_is_refused_before_the_run(changes, said):
-    with pytest.raises(SettingError) as refused:
-        task_of(chosen(LORA, **changes)).check(own_data=False)
-    assert said in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"method": "LDA"}, "adapters"),
-        ({"features": 4}, "features"),
-        ({"normalise": "channels"}, "normalise"),
-        ({"model": "cnn"}, "model"),
-        ({"adapters": "dora"}, "adapters"),
-    ],
-)
-def test_settings_that_do_not_go_with_adapters_are_refused(changes, said):
+def test_what_the_network_does_not_allow_is_refused_before_the_run(base, changes, said):
     with pytest.raises(SettingError, match=said):
-        chosen(LORA, **changes)
+        task_of(chosen(base, **changes)).check(own_data=False)
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,14 @@ BY_NAME = {"import_module", "__import__", "find_spec", "library"}
 """Functions whose first argument names a module."""
 
 
+@cache
+def parsed(file):
+    return ast.parse(file.read_text())
+
+
 def imported(file):
     """Yield the modules that a file imports anywhere, and those that it names as a text."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -107,16 +112,17 @@ def started(tree):
             yield from (word for flag, word in pairs if flag == "-m" and isinstance(word, str))
 
 
-def arrows(root, programs=True):
+@cache
+def arrows(programs=True):
     """Return for each room those that it needs, each with a file that says so.
 
     `programs` are the modules that are started with ``-m``.
     """
     found = {}
     for top in TOP:
-        for file in sorted((root / top).rglob("*.py")):
-            here = room(".".join(file.relative_to(root).with_suffix("").parts))
-            tree = ast.parse(file.read_text())
+        for file in sorted((ROOT / top).rglob("*.py")):
+            here = room(".".join(file.relative_to(ROOT).with_suffix("").parts))
+            tree = parsed(file)
             for module in (*loaded(tree), *(started(tree) if programs else ())):
                 there = room(module)
                 if there not in (None, here) and here != "__init__":
@@ -133,11 +139,11 @@ def layout():
 
 
 def test_no_rooms_need_each_other():
-    TopologicalSorter(arrows(ROOT)).prepare()
+    TopologicalSorter(arrows()).prepare()
 
 
 def test_few_rooms_stand_on_one_another():
-    needs = arrows(ROOT, programs=False)
+    needs = arrows(programs=False)
 
     @cache
     def level(here):
@@ -154,9 +160,9 @@ def test_fedbary_has_few_rooms():
 
 def test_the_layout_names_every_room_and_each_needs_only_those_above_it():
     drawn = layout()
-    modules = {f.stem for f in (ROOT / "fedbary").iterdir() if not f.name.startswith("_")}
+    modules = {f.stem for f in (ROOT / "fedbary").iterdir() if not f.name.startswith(("_", "py."))}
     assert sorted(drawn) == sorted(modules)
-    for here, needs in arrows(ROOT).items():
+    for here, needs in arrows().items():
         for there, file in needs.items():
             if here in drawn and there in drawn:
                 assert drawn.index(there) < drawn.index(here), f"{file}: {there}"

@@ -35,17 +35,20 @@ def test_the_authors_code_is_corrected_on_a_copy(clone, tmp_path):
     assert before == {file: file.read_bytes() for file in clone.rglob("*.py")}
 
 
-@pytest.mark.parametrize("file", ["train.py", *(c.file for c in authors.CORRECTIONS)])
-def test_a_clone_without_a_file_is_refused_in_one_line(clone, file):
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        *((file, None, file) for file in ("train.py", *(c.file for c in authors.CORRECTIONS))),
+        *((correction.file, "pass\n", correction.why) for correction in authors.CORRECTIONS),
+    ],
+)
+def test_a_clone_that_lacks_a_file_or_reads_otherwise_is_refused_in_one_line(
+    clone, file, text, said
+):
     (clone / "BFL" / file).unlink()
-    with pytest.raises(SystemExit, match=rf"^authors: clone: .*{re.escape(file)}.*$"):
-        authors.main([str(clone)])
-
-
-@pytest.mark.parametrize("correction", authors.CORRECTIONS, ids=lambda c: c.file)
-def test_a_clone_that_reads_otherwise_is_refused_in_one_line(clone, correction):
-    (clone / "BFL" / correction.file).write_text("pass\n")
-    with pytest.raises(SystemExit, match=rf"^authors: clone: .*{re.escape(correction.why)}.*$"):
+    if text:
+        (clone / "BFL" / file).write_text(text)
+    with pytest.raises(SystemExit, match=rf"^authors: clone: .*{re.escape(said)}.*$"):
         authors.main([str(clone)])
 
 

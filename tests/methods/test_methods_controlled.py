@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fedbary.strategies import Client, strategy_for
+from fedbary.strategies import Federation as Known
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -210,7 +211,11 @@ def over_flower(name, folder, spoiled, rounds, compressed):
     tell = lambda: {"all-examples": sum(SIZES), "all-clients": 3}  # noqa: E731
     own = {"strength": 1.0} if name == "FedDyn" else {}
     strategy = strategy_for(name)(
-        **own, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1, tell=tell
+        **own,
+        fraction_evaluate=0.0,
+        min_train_nodes=1,
+        min_available_nodes=1,
+        federation=Known(tell=tell),
     )
     grid = InlineGrid(app, 3, {})
     torch.manual_seed(0)

@@ -8,11 +8,15 @@ from fedbary.aggregation import RULES
 from fedbary.inference import INFERENCE, local_method
 from fedbary.methods import METHODS
 from fedbary.parts import registry
+from fedbary.settings.owners import owners
 
 ROOT = Path(__file__).resolve().parents[2]
 
 MISTAKES = """
 simulate rule=RKBL
+simulate ruel=WB
+simulate ruonds=3
+simulate locl_epochs=2
 simulate method=FedPrx
 simulate model=cn
 simulate rounds=0
@@ -28,10 +32,9 @@ sweep gone.yaml
 sweep grid.yaml
 sweep grid.yaml --only seed
 """
-"""Wrong names, and wrong values of what every run has."""
+"""Wrong names, misspelt words, and wrong values of what every run has."""
 
 LATER = """
-simulate ruel=WB
 simulate method=FedProx mu=-1
 simulate dataset=gone.npz
 simulate ood_dataset=gone.npz
@@ -67,6 +70,11 @@ def test_a_wrong_name_is_found_before_pytorch_is_imported(tmp_path):
     said = [f"{line} | 2 False" for line in soon] + [f"{line} | 2 True" for line in later]
     assert list(filter(None, done.stdout.splitlines())) == said, done.stderr
     assert len(done.stderr.strip().splitlines()) == len(said), done.stderr
+
+
+def test_the_words_in_files_are_those_of_the_parts():
+    parts = (own for kinds in owners().values() for own in kinds.values())
+    assert {word for own in parts for word in own} <= {*registry.words()}
 
 
 def test_names_are_those_that_importing_finds():

@@ -18,13 +18,14 @@ from fedbary.methods import METHODS
 from server_app.engine.inline import InlineGrid
 from strategies import (
     CONVENTIONS,
+    Arrivals,
     Asynchronous,
-    AsynchronousStrategy,
+    Federation,
     posterior_from_arrays,
     strategy_for,
 )
-from strategies.arrivals import VirtualClock
-from strategies.asking import CLIENTS_KEY, EXAMPLES_KEY
+from strategies.clocks import VirtualClock
+from strategies.federation import CLIENTS_KEY, EXAMPLES_KEY
 from strategies.gate import LEAST
 
 ENTRY = "fc.weight_mean"
@@ -95,7 +96,9 @@ def test_a_claim_of_a_thousand_million_examples_counts_as_in_rounds(buffer, reme
     claims = [100] * (CLIENTS - 1) + [10**9]
     told = {EXAMPLES_KEY: sum(claims), CLIENTS_KEY: CLIENTS}
     mode, ratio, passes = Asynchronous(buffer=buffer), 3.0, 4
-    run = strategy(mode, remember=remember, max_weight_ratio=ratio, tell=lambda: told)
+    run = strategy(
+        mode, remember=remember, max_weight_ratio=ratio, federation=Federation(tell=lambda: told)
+    )
     say = moved(run, passes * CLIENTS // buffer, claims)
     share = ratio / (ratio + CLIENTS - 1)
     others = say[:-1] / passes
@@ -108,7 +111,7 @@ def test_a_client_that_never_answers_holds_up_nobody(seconds):
     nobody = Dead(dead={NODES[-1]})
     run = strategy(Asynchronous(buffer=CLIENTS), seconds=seconds)
     run.start(grid=nobody, initial_arrays=initial(), num_rounds=3, timeout=0.3)
-    assert len(run.staleness) == CLIENTS - 1
+    assert len(run.pace.staleness) == CLIENTS - 1
     assert nobody.asked.count(NODES[-1]) == 3
 
 
@@ -126,7 +129,7 @@ def test_in_real_time_a_dead_client_gives_its_place_up_while_others_reply():
         return call_next(message, context)
 
     run, ends = strategy(Asynchronous(concurrency=2), seconds=None), []
-    run.train_metrics_aggr_fn = lambda *_: ends.extend(row["end"] for row in run.journal)
+    run.train_metrics_aggr_fn = lambda *_: ends.extend(row["end"] for row in run.pace.journal)
     some = Dead(dead={NODES[-1]}, train_mods=[slow])
     run.start(grid=some, initial_arrays=initial(), num_rounds=40, timeout=0.2)
     assert "lost" in ends
@@ -152,7 +155,7 @@ def test_seconds_that_are_none_are_refused(seconds):
 def test_seconds_may_be_numpy_s():
     run = strategy(Asynchronous(), seconds=lambda node, now: np.float32(2.0))
     run.start(grid=grid(), initial_arrays=initial(), num_rounds=1)
-    assert run.now == 2.0
+    assert run.pace.now == 2.0
 
 
 def test_a_journal_of_another_kind_is_refused():
@@ -176,10 +179,8 @@ def test_none_is_rounds_and_a_class_of_one_s_own_may_pass_the_mode_on():
         def __init__(self):
             super().__init__(asynchronous=Asynchronous())
 
-    assert not hasattr(strategy_for("RKLB")(asynchronous=None), "clock")
-    assert Own(asynchronous=Asynchronous(buffer=3), speed=2).asynchronous.buffer == 3
-    with pytest.raises(TypeError, match=r"give asynchronous to Hidden itself"):
-        Hidden()
+    assert Own(asynchronous=Asynchronous(buffer=3), speed=2).pace.asynchronous.buffer == 3
+    assert Hidden().pace.asynchronous == Asynchronous()
 
 
 def test_a_wrapper_that_drives_rounds_is_refused():
@@ -197,8 +198,8 @@ class Own(strategy_for("RKLB")):
 @pytest.mark.parametrize("kind", [strategy_for("RKLB"), strategy_for("PVI"), Own])
 def test_a_strategy_does_not_wait_if_it_is_given_the_mode(kind):
     given = kind(asynchronous=Asynchronous(concurrency=10, buffer=5))
-    assert isinstance(given, kind) and isinstance(given, AsynchronousStrategy)
-    assert not isinstance(kind(), AsynchronousStrategy)
+    assert isinstance(given, kind) and isinstance(given.pace, Arrivals)
+    assert not isinstance(kind().pace, Arrivals)
 
 
 @pytest.mark.parametrize("rule", ["RKLB", "WB", "FKLB"])
@@ -221,7 +222,7 @@ def test_a_reply_that_arrives_alone_is_refused_if_it_lies_far_beyond_the_latest_
         return reply
 
     run = turning("WB", Asynchronous(), max_skipped=None)
-    run.clock = VirtualClock(lambda node, now: {2: 9.0, 3: 1.0, 4: 2.0, 5: 3.0}[node])
+    run.pace.clock = VirtualClock(lambda node, now: {2: 9.0, 3: 1.0, 4: 2.0, 5: 3.0}[node])
     result = run.start(grid=grid(train_mods=[far]), initial_arrays=initial(), num_rounds=20)
     assert {refusal.node_id for refusal in run.refusals} == {2}
     assert all("as far from the sent arrays as usual" in each.reason for each in run.refusals)
@@ -244,9 +245,9 @@ def test_a_method_s_own_state_is_enough_to_go_on_from(name):
 
 def test_the_clock_is_that_of_the_replies():
     run = turning("RKLB", Asynchronous(concurrency=1))
-    run.clock = VirtualClock(lambda node, now: 2.0)
+    run.pace.clock = VirtualClock(lambda node, now: 2.0)
     run.start(grid=grid(), initial_arrays=initial(), num_rounds=5)
-    assert run.now == 2 * (LEAST + 4) and run.staleness == [0]
+    assert run.pace.now == 2 * (LEAST + 4) and run.pace.staleness == [0]
 
 
 @given(st.lists(st.floats(0.05, 3), min_size=CLIENTS, max_size=CLIENTS), st.integers(1, 3))
@@ -258,8 +259,8 @@ def test_a_client_that_hurries_moves_the_model_no_further_than_its_examples_do_i
     examples, aggregates = [1 + k for k in range(CLIENTS)], 8
     mode = Asynchronous(staleness="even", buffer=buffer)
     told = {EXAMPLES_KEY: sum(examples), CLIENTS_KEY: CLIENTS}
-    run = turning("FedAvg", mode, tell=lambda: told)
-    run.clock = VirtualClock(lambda node, now: seconds[node - 2])
+    run = turning("FedAvg", mode, federation=Federation(tell=lambda: told))
+    run.pace.clock = VirtualClock(lambda node, now: seconds[node - 2])
     say, rounds = moved(run, aggregates, examples), aggregates * buffer / CLIENTS
     assert not run.refusals and float(say.max()) > 0
     for step, own in zip(say.tolist(), examples, strict=True):
@@ -288,7 +289,7 @@ def test_a_rule_that_needs_the_replies_of_a_round_is_refused_unless_all_are_reme
         turning("Median", Asynchronous())
     run = turning("Median", Asynchronous(), remember=True)
     run.start(grid=grid(), initial_arrays=initial(), num_rounds=12)
-    assert run.staleness and not run.refusals
+    assert run.pace.staleness and not run.refusals
 
 
 def test_a_state_that_is_read_is_the_state_that_was_written():
@@ -305,12 +306,12 @@ def test_replies_in_real_time_are_replayed_to_the_same_bits():
     every = Asynchronous(concurrency=3, buffer=2)
     run = strategy_for("RKLB")(asynchronous=every)
     journal = []
-    run.train_metrics_aggr_fn = lambda *_: journal.extend(run.journal)
+    run.train_metrics_aggr_fn = lambda *_: journal.extend(run.pace.journal)
     found = run.start(grid=grid(), initial_arrays=initial(), num_rounds=6)
     assert len(journal) == LEAST + 5 * 2 and all(row["end"] == "replied" for row in journal)
     assert [row["arrived"] for row in journal] == sorted({row["arrived"] for row in journal})
     again = strategy_for("RKLB")(asynchronous=every, journal=journal)
     repeated = again.start(grid=grid(), initial_arrays=initial(), num_rounds=6)
-    assert again.now == run.now
+    assert again.pace.now == run.pace.now
     for name, tensor in found.arrays.to_torch_state_dict().items():
         assert torch.equal(tensor, repeated.arrays.to_torch_state_dict()[name])

@@ -97,9 +97,10 @@ class Picky(RKLB):
 
 def strategy(mode, seconds, kind=RKLB, **changes):
     """A strategy that evaluates nothing, and notes the ends of its questions."""
-    run = kind(asynchronous=mode, seconds=seconds, fraction_evaluate=0.0, max_skipped=1, **changes)
+    own = {"fraction_evaluate": 0.0, "max_skipped": 1, **changes}
+    run = kind(asynchronous=mode, seconds=seconds, **own)
     run.ends, own = [], run.train_metrics_aggr_fn
-    run.train_metrics_aggr_fn = lambda *args: run.ends.extend(run.journal) or own(*args)
+    run.train_metrics_aggr_fn = lambda *args: run.ends.extend(run.pace.journal) or own(*args)
     return run
 
 
@@ -160,17 +161,16 @@ def test_a_reply_that_spoils_an_aggregate_is_replaced_by_another_s(buffer, concu
     run = strategy(mode, lambda node, _: 1e-3 if node == NODE else 1.0 + 0.1 * node, Picky)
     made = run.start(Federation({}), initial(), num_rounds=12).arrays
     is_unharmed(run, made, 12)
-    assert len(run.refusals) > 1 and str(NODE) not in run._distances
+    assert len(run.refusals) > 1 and f"async/distances/{NODE}" not in run.state_dict()
     assert all("cannot compute with it" in refusal.reason for refusal in run.refusals)
-    assert len(run.staleness) == min(buffer, HONEST)
+    assert len(run.pace.staleness) == min(buffer, HONEST)
     assert not run.unanswered
 
 
 @pytest.mark.parametrize("buffer", [1, 2, CLIENTS])
 def test_if_all_fail_the_run_ends_after_as_many_failures_of_each_as_may_be_skipped(buffer):
     some = Federation({node: ["fails"] * 99 for node in range(2, 2 + CLIENTS)})
-    run = strategy(Asynchronous(buffer=buffer), lambda *_: 1.0)
-    run._tally.max_skipped = run.max_skipped = 3
+    run = strategy(Asynchronous(buffer=buffer), lambda *_: 1.0, max_skipped=3)
     with pytest.raises(RunError, match="3 rounds in a row were skipped"):
         run.start(some, initial(), num_rounds=20)
     assert set(some.asked.values()) == {3}
@@ -179,8 +179,7 @@ def test_if_all_fail_the_run_ends_after_as_many_failures_of_each_as_may_be_skipp
 def test_one_client_alone_is_asked_again_though_it_failed():
     some = Federation({node: ["fails"] * 99 for node in range(2, 2 + CLIENTS) if node != NODE})
     some.ways[NODE] = iter(["fails", None, "fails", None])
-    run = strategy(Asynchronous(), lambda *_: 1.0)
-    run._tally.max_skipped = run.max_skipped = 2
+    run = strategy(Asynchronous(), lambda *_: 1.0, max_skipped=2)
     run.start(some, initial(), num_rounds=6)
     assert run.counted == 4 and some.asked[NODE] == 6
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from hostile_replies import NUMBERS, TEXTS, Federation
-from strategies_replies import NO_GRID, raw
+from hostile_replies import NUMBERS, TEXTS
+from hostile_replies import Federation as Hostile
+from strategies_replies import raw, started
 
 from fedbary.aggregation import RULES, Rule
 from server_app.roster.member import Member, member_from
@@ -55,7 +56,7 @@ def test_hostile_replies_are_refused_by_name_and_change_nothing(rule):
 
 
 def one_run(rule, rng):
-    federation = Federation(rng, gaussian=rule != "FedAG")
+    federation = Hostile(rng, gaussian=rule != "FedAG")
     options = {}
     if rule != "FedAG":
         options["convention"] = federation.convention
@@ -97,9 +98,7 @@ def shuffled(rng, replies):
 
 
 def aggregated(strategy, server_round, arrays, replies):
-    strategy.choose_nodes = lambda _: []
-    strategy.configure_train(server_round, arrays, ConfigRecord(), NO_GRID)
-    return strategy.aggregate_train(server_round, replies)[0]
+    return started(strategy, arrays, server_round).aggregate_train(server_round, replies)[0]
 
 
 def refusals_of(strategy, server_round):
@@ -108,7 +107,7 @@ def refusals_of(strategy, server_round):
 
 def test_hostile_evaluations_are_refused_by_name_and_change_nothing():
     def check(rng):
-        federation = Federation(rng, gaussian=False)
+        federation = Hostile(rng, gaussian=False)
         count = int(rng.integers(1, 6))
         honest = [federation.honest(k, federation.arrays) for k in range(10, 10 + count)]
         hostile = [
@@ -164,7 +163,7 @@ def test_any_answer_to_what_a_node_holds_is_a_member_s_or_an_error():
 @pytest.mark.parametrize("rule", [n for n, r in RULES.items() if isinstance(r, Rule) and r.is_mean])
 def test_a_chart_carries_what_is_admitted_and_nothing_else_comes_out_of_it(rule):
     def check(rng):
-        federation = Federation(rng, gaussian=True)
+        federation = Hostile(rng, gaussian=True)
         mod = chart(rule, federation.convention)
         message, _ = federation.hostile(7, federation.arrays)
         records = message.content.array_records.values() if message.has_content() else ()

@@ -22,7 +22,7 @@ from fedbary.parts.parameters import declared
 from fedbary.runs.run_folder import RunFolder
 from server_app.clocked import bench_of
 from server_app.recorder import Recorder, means_of
-from strategies import strategy_for
+from strategies import Federation, strategy_for
 from strategies.arrays import PACKING
 
 KINDS = {
@@ -105,8 +105,10 @@ def test_no_reply_in_a_method_s_own_layout_ends_a_run(name, tmp_path, quiet):
     means = means_of(recorder.known_metrics)
     bench = bench_of(settings, FACTS) if METHODS[name].needs_bench else None
     strategy = recorder.strategy = strategy_for(name)(
-        **arguments_of(settings), bench=bench, listener=recorder, choose_nodes=lambda _: [],
-        known_metrics=recorder.known_metrics, train_metrics_aggr_fn=means, max_skipped=None,
+        **arguments_of(settings), bench=bench, train_metrics_aggr_fn=means, max_skipped=None,
+        federation=Federation(
+            trainers=lambda _: [], known_metrics=recorder.known_metrics, listener=recorder
+        ),
     )  # fmt: skip
     arrays = ArrayRecord(recorder.model.state_dict())
     recorder.take(arrays.to_torch_state_dict())

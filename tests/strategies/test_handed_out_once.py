@@ -42,7 +42,7 @@ def test_every_reply_counts_in_real_time(remember, buffer):
         asynchronous=Asynchronous(buffer=buffer), remember=remember, fraction_evaluate=0.0
     )
     ends, own = [], run.train_metrics_aggr_fn
-    run.train_metrics_aggr_fn = lambda *args: ends.extend(run.journal) or own(*args)
+    run.train_metrics_aggr_fn = lambda *args: ends.extend(run.pace.journal) or own(*args)
     run.start(grid=Guarded(some), initial_arrays=initial(), num_rounds=8)
     assert not run.refusals and {row["end"] for row in ends} == {"replied"}
     assert run.counted == 8 and len(ends) >= 8 * buffer
@@ -71,8 +71,8 @@ def test_a_message_that_the_superlink_does_not_take_is_waited_for_by_nobody(seco
         asynchronous=Asynchronous(buffer=CLIENTS), seconds=seconds, fraction_evaluate=0.0
     )
     run.start(grid=some, initial_arrays=initial(), num_rounds=2, timeout=3600)
-    assert run.counted == 2 and len(run.staleness) == CLIENTS - 1 and not run.refusals
-    assert {row["end"] for row in run.journal if row["site"] == str(some.gone)} == {"lost"}
+    assert run.counted == 2 and len(run.pace.staleness) == CLIENTS - 1 and not run.refusals
+    assert {row["end"] for row in run.pace.journal if row["site"] == str(some.gone)} == {"lost"}
 
 
 def test_nor_by_the_grid_that_counts_replies(tmp_path):

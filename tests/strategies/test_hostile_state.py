@@ -7,10 +7,10 @@ import json
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies_replies import NO_GRID, metadata
+from strategies_replies import reply, started
 from torch import nn
 
 from fedbary.methods import METHODS, Bench
@@ -36,19 +36,18 @@ def sent(name, value=None, seed=0):
     }
 
 
-def message(node, tensors):
-    content = {"arrays": ArrayRecord(tensors), "metrics": MetricRecord({"num-examples": 10})}
-    return Message(RecordDict(content), metadata=metadata(node))
-
-
 def after(name, *replies, rounds=1):
     """A method's strategy after rounds in which nodes 1, 2, … reply with these tensors."""
-    strategy = strategy_for(name)(fraction_evaluate=0.0, choose_nodes=lambda _: [], bench=BENCH)
+    strategy = strategy_for(name)(fraction_evaluate=0.0, bench=BENCH)
     arrays = ArrayRecord(MODEL)
     for server_round in range(1, rounds + 1):
-        strategy.configure_train(server_round, arrays, ConfigRecord(), NO_GRID)
-        messages = [message(node, tensors) for node, tensors in enumerate(replies, 1)]
-        arrays = strategy.aggregate_train(server_round, messages)[0] or arrays
+        messages = [
+            reply(node, tensors, num_examples=10) for node, tensors in enumerate(replies, 1)
+        ]
+        arrays = (
+            started(strategy, arrays, server_round).aggregate_train(server_round, messages)[0]
+            or arrays
+        )
     return strategy, arrays
 
 

@@ -18,8 +18,8 @@ from torch import nn
 from fedbary.errors import RunError
 from fedbary.methods import METHODS, Method
 from server_app.engine.inline import InlineGrid
-from strategies import strategy_for
-from strategies.gate import Stalled
+from strategies import Federation, strategy_for
+from strategies.admission import Stalled
 
 CLIENTS, HOSTILE = 4, 3  # node 5
 ALIKE = (1.0,) * CLIENTS
@@ -92,7 +92,7 @@ def run(
 def alone(name, rounds):
     """The arrays of the honest clients alone."""
     nodes = [node for node in range(2, 2 + CLIENTS) if node != 2 + HOSTILE]
-    chosen = strategy(name, choose_nodes=lambda _: nodes)
+    chosen = strategy(name, federation=Federation(trainers=lambda _: nodes))
     return run(name, rounds=rounds, chosen=chosen)[1]
 
 
@@ -144,7 +144,7 @@ def test_before_that_round_the_run_goes_on_with_clipping_or_without_the_client()
     assert caught.value.round == 2
     arrays, state = kept[1]
     honest = [node for node in range(2, 2 + CLIENTS) if node != 2 + HOSTILE]
-    for changes in ({"clipping": True}, {"choose_nodes": lambda _: honest}):
+    for changes in ({"clipping": True}, {"federation": Federation(trainers=lambda _: honest)}):
         again = strategy("RKLB", **changes)
         again.load_state_dict(state, 1)
         ended = run("RKLB", attack, rounds=5, chosen=again, start=arrays, hostile_trains=False)[1]

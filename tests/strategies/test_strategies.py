@@ -13,7 +13,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from strategies_replies import NO_GRID, failure, raw, reply, state
+from strategies_replies import GLOBAL, NO_GRID, failure, raw, reply, started, state
 
 import strategies
 from fedbary.aggregation import RULES, rule_named
@@ -25,14 +25,13 @@ from strategies import (
     RKLB,
     Convention,
     FedAG,
+    Federation,
     MultiKrum,
     PosteriorStrategy,
     TrimmedMean,
     aggregate_records,
     strategy_for,
 )
-
-GLOBAL = ArrayRecord(state(0))
 
 
 @pytest.fixture
@@ -44,14 +43,6 @@ def warned(monkeypatch):
     logger = logging.getLogger("flwr")
     monkeypatch.setattr(logger, "handlers", [handler])
     return lines
-
-
-def started(strategy=None, arrays=GLOBAL):
-    """A strategy that has sent the global arrays, to nobody."""
-    strategy = strategy or RKLB()
-    strategy.choose_nodes = lambda server_round: []
-    assert strategy.configure_train(1, arrays, ConfigRecord(), NO_GRID) == []
-    return strategy
 
 
 def spoilt(node_id: int, **metrics) -> Message:
@@ -102,7 +93,7 @@ def test_the_arguments_are_fedavg_s_in_its_order():
         assert getattr(ours, name) == value
     by_name = RKLB(**dict(zip(names, values, strict=True)))
     assert by_name.min_available_nodes == 5
-    assert (ours.convention, ours.min_replies) == (CONVENTIONS["blitz"], 2)
+    assert (ours.convention, ours.admission.min_replies) == (CONVENTIONS["blitz"], 2)
     with pytest.raises(TypeError):
         RKLB(*values, "fedbary")
 
@@ -257,8 +248,8 @@ def test_without_configure_train_the_first_sound_reply_is_the_reference():
 
 
 def test_the_caller_may_choose_the_nodes():
-    chosen = {"choose_nodes": lambda r: [30 + r, 10], "choose_evaluators": lambda r: [20]}
-    strategy = RKLB(fraction_evaluate=0.5, **chosen)
+    chosen = Federation(trainers=lambda r: [30 + r, 10], evaluators=lambda r: [20])
+    strategy = RKLB(fraction_evaluate=0.5, federation=chosen)
     InlineGrid(ClientApp(), 1, {})
     for configure, kind, nodes in (
         (strategy.configure_train, "train", [32, 10]),

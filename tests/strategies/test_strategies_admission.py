@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from strategies_replies import failure, raw, reply, state
 
 from fedbary.errors import SettingError
-from strategies import CONVENTIONS, RKLB, Convention
+from strategies import CONVENTIONS, RKLB, Convention, Federation
+from strategies.admission import MOST_AT_ONCE
 from strategies.gate import (
-    MOST_AT_ONCE,
     MOST_NUMBERS,
-    ReplyGate,
     bounded,
     evaluate_refusal,
     metric_refusals,
@@ -307,7 +306,7 @@ def test_what_is_no_number_under_a_known_key_is_left_out_and_nothing_else(bad, o
     """The hostile one has the smaller weight, by which it comes first."""
     replies = [reply(1, num_examples=1, **bad), reply(2, num_examples=9, loss=0.5, **others)]
     for seen in (replies, replies[::-1]):
-        strategy = RKLB(known_metrics={"loss": (0.0, 1.0)})
+        strategy = RKLB(federation=Federation(known_metrics={"loss": (0.0, 1.0)}))
         assert strategy.aggregate_evaluate(1, seen)["loss"] == 0.5
         assert strategy.admitted_nodes == [2]
     assert metric_refusals([reply(1, **others), reply(2)], {"loss": (0.0, 1.0)}) == [None, None]
@@ -344,10 +343,10 @@ def test_an_error_that_flower_sends_for_a_site_is_named_after_the_site():
     """Flower signs what it sends for a site that died as node 1."""
     question = reply(5)
     question.metadata.dst_node_id = 77
-    gate = ReplyGate({77: "north"}.get)
+    gate = RKLB(federation=Federation(name={77: "north"}.get)).admission
     gate.ask([question])
     died = failure(1, "gone")
     died.metadata.__dict__["_reply_to_message_id"] = question.metadata.message_id
-    assert gate.admitted(1, [died], ["replied with error 5: gone"], "num-examples") == []
+    assert gate.admitted(1, [died], ["replied with error 5: gone"]) == []
     assert gate.refusals[0].reason == "north (node 77): replied with error 5: gone"
     assert gate.refusals[0].node_id == 77

@@ -51,7 +51,7 @@ def test_fedavg_on_charted_arrays_is_the_strategy(rule, convention, dtype):
     )
     strategy = strategy_for(rule)(convention=convention)
     plain = strategy.start(grid(convention), start, num_rounds=3)
-    assert strategy.num_admitted == CLIENTS
+    assert strategy.admission.num_admitted == CLIENTS
     assert_close(mod.inverse(charted.arrays), plain.arrays, dtype)
     for server_round in (1, 2, 3):
         there = charted.evaluate_metrics_clientapp[server_round]["sum"]
@@ -210,7 +210,7 @@ def test_the_client_itself_withholds_what_a_strategy_would_refuse():
     charted = FedAvg().start(grid(mods=[mod, spoiling_mod]), initial(), num_rounds=2)
     strategy = strategy_for("WB")()
     plain = strategy.start(grid(mods=[spoiling_mod]), initial(), num_rounds=2)
-    assert strategy.num_admitted == 2
+    assert strategy.admission.num_admitted == 2
     assert_close(mod.inverse(charted.arrays), plain.arrays)
 
 

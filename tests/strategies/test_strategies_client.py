@@ -66,7 +66,7 @@ def run(name, chosen=None, **words):
 @pytest.mark.parametrize("name", EACH)
 def test_it_trains_and_evaluates_and_the_strategy_predicts(name):
     strategy, result = run(name)
-    assert strategy.refusals == [] and strategy.num_admitted == CLIENTS
+    assert strategy.refusals == [] and strategy.admission.num_admitted == CLIENTS
     scores = {"accuracy", "nll", "ece", "brier"}
     own = {f"personal-{score}" for score in scores if METHODS[name].personalises}
     assert result.evaluate_metrics_clientapp[ROUNDS].keys() == scores | own
@@ -187,7 +187,7 @@ def run_half_frozen(told):
 def test_frozen_layers_stay_at_home_and_a_client_with_others_is_left_out():
     strategy, result = run_half_frozen(frozen_config(half_frozen()))
     assert set(result.arrays) == {"2.weight_mean", "2.weight_log_var", "2.bias"}
-    assert strategy.num_admitted == CLIENTS - 1
+    assert strategy.admission.num_admitted == CLIENTS - 1
     reasons = [refusal.reason for refusal in strategy.refusals]
     assert all("frozen weights as of the run's model" in reason for reason in reasons) and reasons
     prediction = strategy.predict(half_frozen(), result.arrays, data(30)[0])

@@ -126,7 +126,7 @@ def test_clients_may_clip_their_updates(mod):
         config = ConfigRecord({"clipping_norm": clipping_norm})
         strategy = RKLB()
         result = strategy.start(grid(train_mods=[mod]), start, num_rounds=1, train_config=config)
-        assert strategy.num_admitted == CLIENTS
+        assert strategy.admission.num_admitted == CLIENTS
         return result
 
     wide, narrow = trained(1e9), trained(0.01)
@@ -152,7 +152,7 @@ def test_local_differential_privacy_noises_what_is_aggregated():
     np.random.seed(0)
     strategy = RKLB()
     result = strategy.start(grid(train_mods=[spy, noise]), start, num_rounds=1)
-    assert strategy.num_admitted == CLIENTS
+    assert strategy.admission.num_admitted == CLIENTS
     posteriors = [posterior_from_arrays(arrays, FEDBARY) for _, arrays in sent]
     assert_posterior(result.arrays, aggregate("RKLB", posteriors, [weight for weight, _ in sent]))
     before = posterior_from_arrays(start, FEDBARY)
@@ -169,24 +169,16 @@ def test_flower_s_mods_turn_an_evaluation_into_an_error(mod):
     strategy = RKLB()
     config = ConfigRecord({"clipping_norm": 1.0})
     strategy.start(grid(mods=[mod]), floating(initial()), num_rounds=1, train_config=config)
-    assert strategy.num_admitted == len(strategy.refusals) == CLIENTS
+    assert strategy.admission.num_admitted == len(strategy.refusals) == CLIENTS
 
 
 def test_models_that_count_batches_pass_flower_s_local_privacy():
     noise = LocalDpMod(clipping_norm=1.0, sensitivity=0.1, epsilon=10.0, delta=1e-5)
     strategy = RKLB()
     result = strategy.start(grid(train_mods=[noise]), initial(), num_rounds=2)
-    assert strategy.num_admitted == CLIENTS
+    assert strategy.admission.num_admitted == CLIENTS
     count = result.arrays["bn.num_batches_tracked"].numpy()
     assert (count, count.dtype) == (9, np.int64)
-
-
-@pytest.mark.parametrize(
-    ("name", "takes"), [("RKLB", "trim_fraction"), ("FedPA", "rho"), ("WB", "fraction_train")]
-)
-def test_an_argument_that_there_is_not_is_named_with_those_there_are(name, takes):
-    with pytest.raises(TypeError, match=rf"^{name} has no argument 'rho0'; it takes .*\b{takes}\b"):
-        strategy_for(name)(rho0=1)
 
 
 SCALAR = ArrayRecord({"w_mean": torch.zeros(()), "w_log_var": torch.zeros(())})

@@ -9,11 +9,17 @@ from every_method import NIGHT
 from flwr.app import ArrayRecord, ConfigRecord
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from strategies_replies import NO_GRID, raw, reply
+from strategies_replies import NO_GRID, NOBODY, raw, reply, started
 
 from fedbary.aggregation import RULES, CoordinateRule, Rule
 from fedbary.aggregation.sums import value_limit
-from strategies import CONVENTIONS, Convention, PosteriorStrategy, gated, strategy_for
+from strategies import (
+    CONVENTIONS,
+    Convention,
+    PosteriorStrategy,
+    admission,
+    strategy_for,
+)
 from strategies.arrays import tensor_from_array
 from strategies.conventions import check_arrays, scale_from
 from strategies.gate import spoilers, train_refusal
@@ -69,7 +75,7 @@ def test_whatever_is_admitted_has_a_sound_aggregate_that_is_admitted_again(
         start = without_scale(start)
         records = [(without_scale(record), weight) for record, weight in records]
     options = {} if rule == "FedAG" else {"convention": convention, "server_momentum": beta}
-    strategy = strategy_for(rule)(**options, choose_nodes=lambda server_round: [])
+    strategy = strategy_for(rule)(**options, federation=NOBODY)
     with distances_aside():
         for server_round in (1, 2, 3):
             strategy.configure_train(server_round, start, ConfigRecord(), NO_GRID)
@@ -82,17 +88,11 @@ def test_whatever_is_admitted_has_a_sound_aggregate_that_is_admitted_again(
 
 def distances_aside():
     """Let replies be as far apart as numbers can be; how far is too far is another law."""
-    return patch.object(gated, "farness", lambda records, *_: [1.0] * len(records))
+    return patch.object(admission, "farness", lambda records, *_: [1.0] * len(records))
 
 
 def without_scale(record):
     return ArrayRecord({key: array for key, array in record.items() if key != "w_s"})
-
-
-def started(strategy, arrays):
-    strategy.choose_nodes = lambda server_round: []
-    strategy.configure_train(1, arrays, ConfigRecord(), NO_GRID)
-    return strategy
 
 
 def gaussians(mean, log_var=-4.0, dtype=torch.float32):

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 import torch
 from every_method import EACH, EVEN, NIGHT, ODD, OF_CLASSES, night
-from fedbary.strategies import Client
+from fedbary.strategies import Client, Federation
 from fedbary.strategies.arrays import Blanks, bytes_of
 from fedbary.strategies.conventions import Convention, Names
 from flwr.app import Array, ArrayRecord, ConfigRecord
@@ -18,7 +18,7 @@ from fedbary import strategies
 from fedbary.aggregation import RULES
 from fedbary.errors import SettingError
 from fedbary.inference import Training
-from fedbary.methods import METHODS, Bench, Method, Reply, Server, method_named
+from fedbary.methods import METHODS, Bench, Reply, Server, method_named
 from fedbary.parts.parameters import declared
 from fedbary.variational.layers import VariationalLinear, reset_layer
 from server_app.engine.inline import InlineGrid
@@ -154,14 +154,18 @@ def test_a_refused_reply_leaves_a_federation_as_if_that_client_had_been_away(nam
     def without_one(server_round):
         return [node for node in nodes if (node, server_round) != (3, 2)]
 
-    _, away = run(name, chosen=strategy(name, choose_nodes=without_one))
+    _, away = run(name, chosen=strategy(name, federation=Federation(trainers=without_one)))
     assert same(arrays, away)
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_the_order_of_replies_and_of_nodes_is_irrelevant(name):
-    _, forwards = run(name, chosen=strategy(name, choose_nodes=lambda _: [2, 3, 4, 5]))
-    _, backwards = run(name, chosen=strategy(name, choose_nodes=lambda _: [5, 4, 3, 2]))
+    _, forwards = run(
+        name, chosen=strategy(name, federation=Federation(trainers=lambda _: [2, 3, 4, 5]))
+    )
+    _, backwards = run(
+        name, chosen=strategy(name, federation=Federation(trainers=lambda _: [5, 4, 3, 2]))
+    )
     assert same(forwards, backwards)
 
 
@@ -274,7 +278,7 @@ def test_a_listener_hears_all_that_clients_are_sent(name):
         received.append(bytes_of(message.content))
         return call_next(message, context)
 
-    chosen = strategy(name, listener=heard)
+    chosen = strategy(name, federation=Federation(listener=heard))
     run(name, rounds=1, chosen=chosen, mods=[mod])
     assert sorted(heard.sent) == sorted(received) and len(received) == CLIENTS
     if name == "PVI":
@@ -293,4 +297,3 @@ def test_what_all_clients_score_lies_in_memory_once(name):
     record, *others = {id(r): r for r in (m.content["arrays"] for m in messages)}.values()
     assert len(others) == max(0, len({*chosen.groups.values()}) - 1)
     assert not METHODS[name].shows or record.keys() > arrays.keys()
-    assert not METHODS[name].shows or METHODS[name].show is not Method.show

@@ -47,7 +47,9 @@ def outcome(strategy, sound, initial=INITIAL, after=lambda *_: None):
 
     with pytest.MonkeyPatch.context() as patched:
         lines = []
-        patched.setattr("strategies.gate.log", lambda _, text, *values: lines.append(text % values))
+        patched.setattr(
+            "strategies.admission.log", lambda _, text, *values: lines.append(text % values)
+        )
         try:
             strategy.start(grid(sound), initial, left, evaluate_fn=evaluate)
         except RunError as error:

@@ -1,5 +1,6 @@
 """The code that a run's folder names runs only if it is asked for, and never from the folder."""
 
+import os
 import shutil
 import sys
 
@@ -13,9 +14,10 @@ from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
 
 FACTORY = """
+import os
 from pathlib import Path
 from torch import nn
-Path({trace!r}).touch()
+Path(os.environ["TRACE"]).touch()
 def made(shape, outputs):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))
 def data():
@@ -28,17 +30,19 @@ QUICK = {"pictures": False, "device": "cpu", "clients": 2, "rounds": 1, "local_e
 def made(tmp_path_factory):
     """A run of a network of one's own, whose module is gone."""
     folder = tmp_path_factory.mktemp("made")
-    (folder / "vanished.py").write_text(FACTORY.format(trace=str(folder / "trace")))
+    (folder / "vanished.py").write_text(FACTORY)
+    os.environ["TRACE"] = str(folder / "trace")
     sys.path.insert(0, str(folder))
     words = {**QUICK, "engine": "inline", "model": "vanished:made", "bayesian_layers": 1}
     run_inline(resolve(words), folder / "run")
     sys.path.remove(str(folder))
-    del sys.modules["vanished"]
+    del sys.modules["vanished"], os.environ["TRACE"]
     return folder / "run"
 
 
 @pytest.fixture
 def run(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACE", str(tmp_path / "trace"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(start, "_simulate", lambda settings, folder: None)
     monkeypatch.chdir(tmp_path)
@@ -60,7 +64,7 @@ def resume(run, own_code):
 @pytest.mark.parametrize("use", [fedbary.load, resume])
 @pytest.mark.parametrize("setting", ["task", "model", "dataset", "ood_dataset"])
 def test_code_runs_only_if_it_is_asked_for(use, setting, run, tmp_path):
-    (tmp_path / "asked.py").write_text(FACTORY.format(trace=str(tmp_path / "trace")))
+    (tmp_path / "asked.py").write_text(FACTORY)
     plain = {"model": "cnn", "dataset": "digits", "ood_dataset": "none"}
     plain["task"] = "classification"
     named(run, **plain | {setting: "asked:made"})
@@ -70,7 +74,7 @@ def test_code_runs_only_if_it_is_asked_for(use, setting, run, tmp_path):
 
 
 def test_code_that_is_asked_for_runs_where_it_lies_elsewhere(run, tmp_path):
-    (tmp_path / "elsewhere.py").write_text(FACTORY.format(trace=str(tmp_path / "trace")))
+    (tmp_path / "elsewhere.py").write_text(FACTORY)
     named(run, model="elsewhere:made")
     fedbary.load(run, own_code=True)
     assert (tmp_path / "trace").exists()
@@ -89,7 +93,7 @@ def test_code_that_is_asked_for_runs_where_it_lies_elsewhere(run, tmp_path):
 def test_code_in_the_folder_never_runs(use, module, place, path, run, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path / path)
     (tmp_path / place).parent.mkdir(exist_ok=True)
-    (tmp_path / place).write_text(FACTORY.format(trace=str(tmp_path / "trace")))
+    (tmp_path / place).write_text(FACTORY)
     named(run, model=f"{module}:made")
     with pytest.raises(SettingError, match="does not lie in the run's folder"):
         use(run, own_code=True)
@@ -97,7 +101,7 @@ def test_code_in_the_folder_never_runs(use, module, place, path, run, tmp_path, 
 
 
 def test_a_link_into_the_folder_is_within_it(run, tmp_path):
-    (run / "inside.py").write_text(FACTORY.format(trace=str(tmp_path / "trace")))
+    (run / "inside.py").write_text(FACTORY)
     (tmp_path / "linked.py").symlink_to(run / "inside.py")
     named(run, model="linked:made")
     with pytest.raises(SettingError, match="does not lie in the run's folder"):
