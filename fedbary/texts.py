@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -73,6 +74,27 @@ def cause(reason: object) -> str:
         return one_line(message, LONGEST - len(_PERHAPS)) + _PERHAPS
     raised = _RAISED.fullmatch(message)
     return shown(f"{raised[1]}: {raised[2]}" if raised else message)
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names in a text with commas between; a name with a comma stands in quotes."""
+    try:
+        names = next(csv.reader([text], skipinitialspace=True), [""])
+    except csv.Error:  # it has a line's end
+        names = text.split(",")
+    return [name.strip() for name in names]
+
+
+def listed(names: Iterable[object], between: str = ", ") -> str:
+    """Return names with commas between, as `names_in` reads them."""
+    return between.join(map(_quoted, map(str, names)))
+
+
+def _quoted(name: str) -> str:
+    if "," not in name and not name.startswith('"'):
+        return name
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
 
 
 def alike(names: Iterable[str]) -> list[tuple[str, str]]:

@@ -57,6 +57,8 @@ def new_folder(
     write_site_keys(folder, roster.keys)
     if digest := dealt_digest(task, roster):
         write_digest(folder, digest)
+        for line in task.repeated(digest):
+            log(WARNING, "%s", line)
     return results
 
 
@@ -120,6 +122,8 @@ def facts_of(
         nodes = [member.node_id for member in roster.members]
         facts = {**asker.hold(task.ask_first(), nodes, agreed), **facts}
     results.write_tensors(task.facts, facts)
+    for line in task.idle(facts):
+        log(WARNING, "%s", line)
     return facts if beginning is None else _read_facts(task, results)
 
 

@@ -15,7 +15,7 @@ from fedbary.aggregation.sums import under
 from fedbary.data.mechanism import Release
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.methods import Fitted, Local, Method, method_named, require_kl
+from fedbary.methods import Fitted, Local, Method, method_named
 from fedbary.predictive import Predictive
 from fedbary.runs.memory import Memory
 from fedbary.runs.released import ReleasedFiles
@@ -92,14 +92,13 @@ class Request:
         Raises
         ------
         SettingError
-            If the message names no method, the method needs a prior that cannot act, or the
+            If the message names no method, the method refuses the client's settings, or the
             client's kept tensors are missing.
         """
         method = self.method
         if METHOD_KEY not in self.config:
             allowed = "one of a strategy named after a method"
             raise SettingError("message", "without a method", allowed)
-        require_kl(method, local.training.kl_weight)
         if KEPT_KEY not in self.config:
             return method.fit(local, self.received, {})
         memory, admitted, earlier = self._memory()

@@ -14,7 +14,10 @@ from fedbary.methods import METHODS
 from fedbary.parts.parameters import declared
 from fedbary.settings.config import completed
 
-OF_CLASSES = [name for name, method in METHODS.items() if not method.needs_numbers]
+OF_NUMBERS = [name for name, m in METHODS.items() if "method" in dict(m().unfit(completed({})))]
+"""The methods that no classification takes."""
+
+OF_CLASSES = [name for name in METHODS if name not in OF_NUMBERS]
 """The methods that predict classes, as the laws' networks do."""
 
 NIGHT = bool(os.environ.get("FEDBARY_EVERY_METHOD"))

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import yaml
-from every_method import KINDS, few
+from every_method import KINDS, OF_NUMBERS, few
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -53,7 +53,7 @@ ASYNCHRONOUS = {"mode": "async", "speeds": "uniform", "rounds": 4, "buffer": 2}
 
 def _of_method(name: str) -> Words:
     method = METHODS[name]
-    words = {**(NUMBERS if method.needs_numbers else TABLE), "method": name, **few(name)}
+    words = {**(NUMBERS if name in OF_NUMBERS else TABLE), "method": name, **few(name)}
     if "particles" in words:
         words["lr"] = 0.003
     if method.needs_bench:
@@ -196,7 +196,12 @@ def made(name: str, folder: Path) -> dict[str, Any]:
     if name == "own-sites":
         _own_sites(folder)
     elif name in GOES_ON:
-        _cut_off(_of_method(GOES_ON[name]), folder)
+        from hostile_site import cut_off
+
+        from fedbary.settings.config import completed
+
+        chosen = completed({**_of_method(GOES_ON[name]), "output": str(folder)})
+        cut_off(chosen, folder, chosen.clients + 1)
         _run(_of_method(GOES_ON[name]) | {"resume": "last"}, folder)
     elif name in BEGINS:
         first = folder.with_name("earlier")
@@ -281,34 +286,6 @@ def _run(words: Mapping[str, Any], folder: Path) -> None:
     from server_app.engine.inline import run_inline
 
     run_inline(completed(words), folder)
-
-
-def _cut_off(words: Mapping[str, Any], folder: Path) -> None:
-    """Make a run whose clients are gone after the first round."""
-    from flwr.clientapp import ClientApp
-
-    import client_app
-    from fedbary.settings.config import completed
-    from server_app import run
-    from server_app.engine.inline import InlineGrid
-
-    chosen = completed({**words, "output": str(folder)})
-    app, left = ClientApp(), iter(range(chosen.clients + 1))
-
-    @app.train()
-    def train(message: Any, context: Any) -> Any:
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return client_app.train(message, context)
-
-    app.query()(client_app.query)
-    app.query("ask")(client_app.ask)
-    app.evaluate()(client_app.evaluate)
-    try:
-        run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, folder)
-    except KeyboardInterrupt:
-        return
-    raise AssertionError("the run was not cut off")
 
 
 def _own_sites(folder: Path) -> None:

@@ -268,6 +268,8 @@ class Frame:
         The splits that the source prescribes; empty if it prescribes none.
     classes : tuple of str
         The classes in the order that the source gives them; empty if it gives none.
+    ids : ndarray or None
+        Names of the rows as they are written, (N,); None if no column names them.
     """
 
     name: str
@@ -275,6 +277,7 @@ class Frame:
     target: Column | None
     splits: tuple[Split, ...] = ()
     classes: tuple[str, ...] = ()
+    ids: np.ndarray | None = None
 
     @property
     def count(self) -> int:
@@ -326,7 +329,12 @@ def frame(
 
 
 def frame_of(
-    name: str, held: DataFrame, target: str, splits: Splits = (), classes: Sequence[str] = ()
+    name: str,
+    held: DataFrame,
+    target: str,
+    splits: Splits = (),
+    classes: Sequence[str] = (),
+    id: str = "",
 ) -> Frame:
     """Return the columns and targets in a DataFrame.
 
@@ -342,6 +350,8 @@ def frame_of(
         Row numbers, from 0, to train on and to test on.
     classes : sequence of str
         The classes in their order, where the source gives one; else a categorical target does.
+    id : str
+        The column that names the rows; it need not be there.
 
     Raises
     ------
@@ -359,8 +369,16 @@ def frame_of(
         twice = Counter(names).most_common(1)[0][0]
         raise CellError(f"{name}: column {twice!r}", "twice", "another name for each column")
     columns = {column: held.iloc[:, i] for i, column in enumerate(names)}
-    aim = columns.pop(plain(target), None)
+    aim, ids = columns.pop(plain(target), None), columns.pop(plain(id), None)
     if aim is not None and not classes and hasattr(aim, "cat"):
         used = set(aim.dropna().tolist())
         classes = [name_of(category) for category in aim.cat.categories if category in used]
-    return frame(name, columns, aim, splits, classes)
+    found = frame(name, columns, aim, splits, classes)
+    return found if ids is None else replace(found, ids=_written(ids))
+
+
+def _written(cells: Any) -> np.ndarray:
+    """Return cells as text, (N,): ``TRUE`` stays as it is; whole floats lose their point."""
+    absent, texts = cells.isna().to_numpy(), cells.astype(object).tolist()
+    names = [plain(text) if isinstance(text, str) else _text(text) for text in texts]
+    return np.where(absent, "", np.array(names, dtype=object))

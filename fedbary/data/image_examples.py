@@ -1,4 +1,4 @@
-"""A user's own images: an ``.npz`` file, a folder, or a single file."""
+"""Images of a user's own, to predict; and of a site's own, to train on."""
 
 from __future__ import annotations
 
@@ -7,13 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from fedbary.data.deal import Deal, Shard, site_shard
 from fedbary.data.examples import Examples
 from fedbary.data.formats.npz import read_npz_arrays
+from fedbary.data.forms import user_path
 from fedbary.data.image_files import IMAGES, read_image, shape_of
-from fedbary.data.image_folder import contents, treated
+from fedbary.data.image_folder import contents, described, read_classes, treated
 from fedbary.data.image_layout import ImageLayout, of_pictures
-from fedbary.data.images._dataset import images_of, labels_of, require_pixels
+from fedbary.data.images._dataset import (
+    images_of,
+    labels_of,
+    read_own_npz,
+    require_pixels,
+    tensors,
+)
+from fedbary.data.unchanged import Kept, state_of
 from fedbary.errors import SettingError
 from fedbary.texts import composed, printable
 
@@ -47,17 +57,13 @@ def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Exampl
         name = printable(path.name)
         converted = _converted([path], [name], layout)
         notes = tuple(treated([path]))
-        examples = Examples((name,), x, None, converted=converted, notes=notes)
+        examples = Examples(x, None, files=(name,), converted=converted, notes=notes)
     else:
         allowed = f"an .npz file, an image ({', '.join(IMAGES)}), or a folder of images"
         raise SettingError("data", str(path), allowed)
     if len(examples.x) > 1:  # a single image may be dark
         require_pixels(examples.x, str(path))
-    if tuple(examples.x.shape[1:]) != layout.shape:
-        held, wanted = ("×".join(map(str, s)) for s in (examples.x.shape[1:], layout.shape))
-        raise SettingError(str(path), f"images of {held}", f"{wanted}, as the model takes")
-    if examples.y is not None and (last := int(examples.y.max())) >= len(layout.classes):
-        raise SettingError(str(path), last, f"labels from 0 to {len(layout.classes) - 1}")
+    _require_fit(examples.x, examples.y, layout, str(path))
     return examples
 
 
@@ -70,7 +76,7 @@ def _npz(path: Path) -> Examples:
     y = labels_of(arrays[f"y{end}"], f"{path}: y{end}") if f"y{end}" in arrays else None
     if y is not None and len(y) != len(x):
         raise SettingError(str(path), f"{len(x)} images, {len(y)} labels", "a label for each image")
-    return Examples(tuple(str(row) for row in range(1, len(x) + 1)), x, y)
+    return Examples(x, y)
 
 
 def _folder(path: Path, layout: ImageLayout, resize: str) -> Examples:
@@ -97,10 +103,84 @@ def _folder(path: Path, layout: ImageLayout, resize: str) -> Examples:
     }
     notes = (*held.unread(), *treated(files))
     x = images_of(pixels, str(path))
-    return Examples(names, x, y, columns, converted=converted, notes=notes)
+    return Examples(x, y, files=names, columns=columns, converted=converted, notes=notes)
 
 
 def _converted(files: list[Path], names: Sequence[str], layout: ImageLayout) -> tuple[str, ...]:
     """Return the names of the files that are grey and become coloured, or the other way round."""
     channels = layout.shape[0]
     return tuple(n for f, n in zip(files, names, strict=True) if shape_of(f)[0] != channels)
+
+
+_images: Kept[tuple[Tensor, Tensor]] = Kept(4)
+_shards: Kept[Shard] = Kept(4)
+
+
+def own_data(path: str, task: ImageLayout, resize: str = "none") -> tuple[Tensor, Tensor]:
+    """Return a site's own images and labels, read once, and anew where its files have changed.
+
+    Parameters
+    ----------
+    path : str
+        An ``.npz`` file with arrays ``x`` and ``y``, or ``x_train`` and ``y_train``; or a folder
+        with a folder of images for each class, named as the class. Images of a folder become
+        grey or coloured as the task has it.
+    task : ImageLayout
+        Layout that they must fit.
+    resize : str
+        Treatment of a folder's images of another size, see `fedbary.data.image_files.read_image`.
+
+    Returns
+    -------
+    x : Tensor
+        Images, (N, C, H, W), uint8 or float32.
+    y : Tensor
+        Labels, int64, in the order of the task's classes.
+
+    Raises
+    ------
+    SettingError
+        If they cannot be read or do not fit; the message says why.
+    """
+    state = state_of(user_path(path))
+    return _images.get((path, task, resize), state, lambda: _read_own(path, task, resize))
+
+
+def _read_own(path: str, task: ImageLayout, resize: str) -> tuple[Tensor, Tensor]:
+    file = user_path(path)
+    if not file.is_dir() and not file.is_file():
+        raise SettingError("data-path", path, "an .npz file or a folder; there is none")
+    try:
+        x, y = _own_folder(file, task, resize) if file.is_dir() else read_own_npz(file)
+    except MemoryError as error:
+        raise SettingError("data-path", error, "data that fit into memory") from error
+    _require_fit(x, y, task, path)
+    return x, y
+
+
+def own_shard(path: str, task: ImageLayout, resize: str, deal: Deal, key: int) -> Shard:
+    """Return what a site trains on and holds out of its own images, see `own_data`."""
+    by = path, task, resize
+    state = state_of(user_path(path))
+    return _shards.get((by, deal, key), state, lambda: site_shard(*own_data(*by), deal, key))
+
+
+def own_notes(path: str, task: ImageLayout) -> tuple[str, ...]:
+    """Return a line on the read and unread files of a site's own folder; none for a file."""
+    folder = user_path(path)
+    return (f"{path}: {described(folder, task.classes)}",) if folder.is_dir() else ()
+
+
+def _own_folder(folder: Path, task: ImageLayout, resize: str) -> tuple[Tensor, Tensor]:
+    images, labels = read_classes(folder, task.classes, of_pictures(task.shape), resize)
+    return tensors({"images": images, "labels": labels}, ("images", "labels"), str(folder))
+
+
+def _require_fit(x: Tensor, y: Tensor | None, layout: ImageLayout, name: str) -> None:
+    if tuple(x.shape[1:]) != layout.shape:
+        held, wanted = ("×".join(map(str, shape)) for shape in (x.shape[1:], layout.shape))
+        kind = "images of" if len(layout.shape) == 3 else "features:"
+        raise SettingError(name, held, f"{kind} {wanted}")
+    if y is not None and (last := int(y.max())) >= len(layout.classes):
+        allowed = f"labels from 0 to {len(layout.classes) - 1}, as there are {len(layout.classes)}"
+        raise SettingError(name, last, f"{allowed} classes")

@@ -13,7 +13,7 @@ import numpy as np
 from fedbary.data.image_files import IMAGES, Shape, common_shape, read_image, shape_of, traits_of
 from fedbary.data.readers import LabelledImages, Reading, arrays_of
 from fedbary.errors import SettingError
-from fedbary.texts import SURROGATE, composed, shown
+from fedbary.texts import SURROGATE, composed, listed, shown
 
 SYSTEM = {"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "$recycle.bin"}
 """Files and folders that systems leave among a user's, in small letters."""
@@ -309,10 +309,14 @@ def _held(name: str, part: Any, images: str) -> Iterator[tuple[str, Path | bytes
 def _read(name: str, part: Any, columns: _Columns, shape: Shape, resize: str) -> LabelledImages:
     held = _held(name, part, columns.images)
     pixels = np.stack([read_image(image, shape, resize, row) for row, image in held])
-    places = {value: place for place, value in enumerate(columns.values)}
+    feature, values = part.features[columns.labels], columns.values
+    if names := getattr(feature, "names", ()):  # each part numbers its classes by itself
+        values = tuple(names.index(name) if name in names else None for name in columns.classes)
+    places = {value: place for place, value in enumerate(values)}
     labels = part[columns.labels]
     for row, label in enumerate(labels, 1):
         if label not in places:
             where = f"dataset {name}: row {row}, {columns.labels}"
-            raise SettingError(where, label, f"one of {', '.join(map(str, columns.values))}")
+            known = names[label] if names and 0 <= label < len(names) else label
+            raise SettingError(where, known, f"one of {listed(columns.classes)}")
     return pixels, np.array([places[label] for label in labels])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedbary.errors import SettingError
-from fedbary.texts import composed
+from fedbary.texts import composed, names_in
 
 MIN_SIDE = 5
 """The least side in pixels: a shorter axis may be channels. Crops need as many, too."""
@@ -110,6 +110,8 @@ def of_pictures(shape: tuple[int, ...]) -> tuple[int, int, int]:
 def parse_classes(text: str) -> tuple[str, ...]:
     """Read the classes: their number, which names them 0, 1, …, or their names with commas.
 
+    A name that holds a comma stands in quotes.
+
     Raises
     ------
     SettingError
@@ -118,7 +120,7 @@ def parse_classes(text: str) -> tuple[str, ...]:
     if text.isdecimal():
         names = tuple(str(label) for label in range(min(int(text), 100_000)))
     else:
-        names = tuple(composed(name.strip()) for name in text.split(","))
+        names = tuple(map(composed, names_in(text)))
     if len(names) < 2 or len(set(names)) < len(names) or "" in names:
         allowed = "auto, a number from 2 up, or different names with commas between"
         raise SettingError("classes", text, allowed)

@@ -127,6 +127,8 @@ class Reading:
         Channels, height and width that pictures become; None for theirs, which must be all alike.
     resize : str
         Treatment of pictures of another size, see `fedbary.data.image_files.read_image`.
+    id : str
+        Column of a table that names its rows; its cells are kept as text.
     """
 
     data_dir: Path
@@ -134,6 +136,7 @@ class Reading:
     target: str = ""
     shape: Shape | None = None
     resize: str = "none"
+    id: str = ""
 
 
 Reader = Callable[[DataSource, Reading], Any]

@@ -131,7 +131,8 @@ class Standardiser:
     Attributes
     ----------
     mean, std : Tensor
-        Mean and standard deviation of C columns, (C,) float64. A constant column's std is 1.
+        Mean and standard deviation of C columns, (C,) float64. The std of a column without spread
+        is infinite: its feature is 0 for every row, as no weight for it was ever learned.
     fill : Tensor or None
         Value that replaces missing values (NaN) of each feature, (D,) float64; None if none is
         missing.
@@ -146,7 +147,7 @@ class Standardiser:
         """Return the one of columns with those sums."""
         std = sums.var.sqrt()
         constant = std <= CONSTANT * sums.mean.abs()
-        return cls(sums.mean, torch.where(constant, 1.0, std))
+        return cls(sums.mean, torch.where(constant, torch.inf, std))
 
     def features(self, x: Tensor) -> Tensor:
         """Return (x − mean)/std of the columns (N, C)."""
@@ -161,7 +162,7 @@ def renewed(scale: Standardiser, mean: Tensor, squares: Tensor) -> tuple[Standar
     """Return the standardisation of a subset of rows, and its scaling of the columns.
 
     With the columns z that `scale` makes, the new ones are (z − m)/b, b = √(q − m²). A column that
-    is constant over these rows has b = 1/std, so that its new std is 1.
+    is constant over these rows has b = ∞, and its new std is infinite.
 
     Parameters
     ----------
@@ -177,6 +178,6 @@ def renewed(scale: Standardiser, mean: Tensor, squares: Tensor) -> tuple[Standar
     """
     var = squares - mean.square()
     constant = var <= SAME * squares
-    factor = torch.where(constant, 1 / scale.std, var.clamp_min(0).sqrt())
-    std = torch.where(constant, 1.0, scale.std * factor)
-    return Standardiser(scale.mean + scale.std * mean, std), factor
+    factor = torch.where(constant, torch.inf, var.clamp_min(0).sqrt())
+    moved = torch.where(scale.std.isinf(), 0.0, scale.std * mean)
+    return Standardiser(scale.mean + moved, scale.std * factor), factor

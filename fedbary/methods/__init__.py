@@ -36,7 +36,6 @@ __all__ = [
     "arguments_of",
     "method_named",
     "method_of",
-    "require_kl",
     "require_method",
     "require_room",
 ]
@@ -90,15 +89,13 @@ def require_method(settings: Settings) -> None:
     """
     method = method_of(settings)
     method.check(settings.participants, settings.local.local_epochs)
-    method.check_rounds(settings.rounds)
     if settings.mode == "async":
         method.check_arrivals()
-    require_kl(method, settings.local.kl_weight)
     if method.needs_bench and settings.server_fraction == 0:
         allowed = f"above 0, as {settings.method} learns from examples that the server keeps"
         raise SettingError("server_fraction", settings.server_fraction, allowed)
-    if kind_of(settings.predictive).needs_members and not method.has_members:
-        have = (name for name, kind in METHODS.items() if kind.has_members)
+    if kind_of(settings.predictive).needs_members and method.members is None:
+        have = (name for name, kind in METHODS.items() if kind.members)
         allowed = f"another value for {settings.method}; methods whose networks predict together: "
         allowed += ", ".join(have)
         raise SettingError("predictive", settings.predictive, allowed)
@@ -110,15 +107,9 @@ def require_method(settings: Settings) -> None:
         raise SettingError("calibrate", calibrate, allowed)
 
 
-def require_kl(method: Method, kl_weight: float | str) -> None:
-    """Raise a SettingError for a weight of the prior under which it would not act."""
-    if method.needs_kl and kl_weight == 0:
-        raise SettingError("kl_weight", 0, f"above 0 for method={method.name}")
-
-
 def _is_scored_whole(method: Method) -> bool:
     """Return whether clients who score the global model have all that it predicts by."""
-    predicts_by_it = not (method.has_members or method.draws_around)
+    predicts_by_it = not (method.members or method.draws_around)
     return predicts_by_it or method.shows or method.personalises
 
 

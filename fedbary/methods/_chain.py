@@ -57,10 +57,9 @@ from torch.nn.modules.dropout import _DropoutNd
 from fedbary.data.batches import inputs
 from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Vectors
-from fedbary.methods._curvature import PROBES, largest_curvature
+from fedbary.methods._curvature import curvature_at_start
 from fedbary.methods._descent import Descent
 from fedbary.methods._method import Local
-from fedbary.predictive.networks import evaluation
 from fedbary.seeds import derive_seed
 from fedbary.variational.layers import normal_like
 
@@ -181,7 +180,9 @@ class Chain:
         rates, in_epoch = self._rates(count), self._in_epoch
         centre = points.value.clone() if self._is_controlled else None
         of_all = self._gradient_of_all() if self._is_controlled else torch.zeros(())
-        steps = Steps(self._job("chain", count), points, most=count)
+        training = replace(local.training, epochs=math.ceil(count / in_epoch))
+        job = replace(local, training=training, seed=derive_seed(local.seed, "chain"))
+        steps = Steps(job, points, most=count)
         velocity = torch.zeros_like(points.value)
         for step, (x, y) in enumerate(steps, 1):
             rate = friction * rates[step > hurried]
@@ -202,12 +203,7 @@ class Chain:
     def _rates(self, count: int) -> tuple[float, float]:
         """Return η/α of so many steps, while the chain hurries and after it."""
         local, training = self.local, self.local.training
-        batches = Steps(self._job("curvature", PROBES)).batches
-        with evaluation(local.model):
-            curvature = training.weight_decay + largest_curvature(
-                self.points, lambda x, y: local.nll(local.model(x), y),
-                batches, len(local.x), batches.noise,
-            )  # fmt: skip
+        curvature = training.weight_decay + curvature_at_start(local, self.points)
         weights = len(self.points.value) if self._may_be_controlled else len(local.x)
         most = speed(training.batch_size, len(local.x), weights, self.friction)
         fast = min(by_step(self.friction), HURRY * most)
@@ -234,11 +230,6 @@ class Chain:
     @property
     def _in_epoch(self) -> int:
         return math.ceil(len(self.local.x) / self.local.training.batch_size)
-
-    def _job(self, purpose: str, steps: int) -> Local:
-        """Return a round of so many steps, in an order of their own."""
-        training = replace(self.local.training, epochs=math.ceil(steps / self._in_epoch))
-        return replace(self.local, training=training, seed=derive_seed(self.local.seed, purpose))
 
     def _gradient(self, x: Tensor, y: Tensor) -> Tensor:
         """Return that of the mean NLL of a batch."""

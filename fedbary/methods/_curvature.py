@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Generator, Tensor, nn
@@ -23,9 +24,11 @@ from torch.nn import functional
 from fedbary.aggregation.covariance import Structure
 from fedbary.data.batches import inputs
 from fedbary.errors import SettingError
+from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Flat
 from fedbary.methods._method import Local, Tensors, weights_of
 from fedbary.predictive.networks import evaluation
+from fedbary.seeds import derive_seed
 
 PROBES = 16
 """Steps of the power iteration; the mean of the last half counts."""
@@ -75,6 +78,19 @@ def largest_curvature(
     theta.value.copy_(here)
     last = found[len(found) // 2 :]
     return sum(last) / len(last) if last else 0.0
+
+
+def curvature_at_start(local: Local, theta: Flat) -> float:
+    """Return the largest curvature of a client's mean NLL by some weights, where they stand."""
+    training = replace(local.training, epochs=PROBES)
+    job = replace(local, training=training, seed=derive_seed(local.seed, "curvature"))
+    batches = Steps(job).batches
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return local.nll(local.model(x), y)
+
+    with evaluation(local.model):
+        return largest_curvature(theta, loss, batches, len(local.x), batches.noise)
 
 
 _AT_A_TIME = 128

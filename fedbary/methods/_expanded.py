@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 import torch
@@ -50,11 +50,14 @@ from fedbary.methods._method import (
     Reply,
     Server,
     Tensors,
+    by_client,
+    of_client,
     older,
     whose,
 )
+from fedbary.methods._sites import require_prior
 
-SLOPE = "slope"
+SLOPE, _SITES = "slope", "site/"
 MOST_NUMBERS = 2**25
 """The most numbers of a site: 128 MB in float32."""
 
@@ -133,11 +136,10 @@ class Expanded:
             mean[torch.tensor(places) < 0] = 0
             model = {**model, **tensors_of(mean, last_layer(model), model)}
         dtype = model[last_layer(model)[0]].dtype
-        return model, {
-            f"site/{quote(older(client), safe='')}/{name}": tensor.to(dtype)
-            for client, site in sites.items()
-            for name, tensor in site.items()
-        }
+        state: dict[str, Tensor] = {}
+        for client, site in sites.items():
+            state |= of_client(_SITES, older(client), {n: t.to(dtype) for n, t in site.items()})
+        return model, state
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global model, and the cavity's slope and statistics."""
@@ -152,6 +154,7 @@ class Expanded:
 
     def fit(self, local: Local, received: Tensors) -> Fitted:
         """Find the mode under the cavity, and expand the likelihood there."""
+        require_prior(local, "PVI")
         local.load(received)
         structure, head = self.structure(received), Head(local)
         centre = head.weights
@@ -225,8 +228,8 @@ class Expanded:
         away = self.mean(model) - mean  # as the model holds it, in its own precision
         for client, site in sorted(sites.items()):
             slope = site[SLOPE].view_as(mean) + structure.product(site)(away)
-            for name, tensor in {**site, SLOPE: slope.flatten()}.items():
-                kept[f"site/{quote(client, safe='')}/{name}"] = tensor.to(like.dtype)
+            held = {**site, SLOPE: slope.flatten()}
+            kept |= of_client(_SITES, client, {n: t.to(like.dtype) for n, t in held.items()})
         return model, kept
 
     def _step(
@@ -277,10 +280,10 @@ class Expanded:
         self, state: Tensors, structure: Structure
     ) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """Yield clients, by name, with the slope and the statistics of their sites."""
-        for quoted in sorted({key.split("/")[1] for key in state}):
-            client = unquote(quoted)
-            if (site := self.site(state, structure, client)) is not None:
-                yield client, site
+        names = SLOPE, *structure.sizes()
+        for client, site in by_client(_SITES, state).items():
+            if all(name in site for name in names):
+                yield client, {name: site[name].double() for name in names}
 
     def site(self, state: Tensors, structure: Structure, client: str) -> dict[str, Tensor] | None:
         """Return the slope and the statistics of a client's site; None where it has none."""

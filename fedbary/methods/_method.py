@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote, unquote
 
 import torch
 from torch import Tensor, nn
 
+from fedbary.aggregation.sums import under
 from fedbary.aggregation.tensors import Empty, new_empty
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
 from fedbary.inference import Local
+from fedbary.methods._conditions import Conditions, Unfit, of_every_method
 from fedbary.parts.parameters import Checked
 from fedbary.predictive import Predictive, Predictor
 
 if TYPE_CHECKING:
     from fedbary.settings.config import Settings
+
+ALONG_STEPS = MappingProxyType({"lr_schedule": "constant"})
+"""Defaults of methods whose samples are points along the steps."""
+
+NETWORKS = "networks/"
+"""The prefix of the keys of networks that a method keeps, stacked, in its state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,36 +252,14 @@ class Method(Checked):
     remembers = False
     """True: clients keep what `fit` returns as `kept`, and are given it in their next round."""
 
-    personalises = False
-    """True: clients have models of their own, which they score beside the global one."""
-
-    shows = False
-    """True: clients who score the global model are sent what `show` adds to it."""
-
-    needs_softmax = False
-    """True: it takes a network's answers for the logits of one softmax."""
-
-    fits_last_layer = False
-    """True: it fits the last layer alone, and the network is `linear` by default."""
-
-    needs_numbers = False
-    """True: it predicts numbers, by a regression's network with one noise, and no classes."""
-
-    needs_kl = False
-    """True: clients' priors must act, and a `kl_weight` of 0 is refused."""
-
     needs_bench = False
     """True: the server needs a network and examples of its own."""
 
-    has_members = False
-    joins: ClassVar[type[Predictor] | None] = None
-    """True: networks of its own predict together; its `predictive` has members."""
+    members: ClassVar[type[Predictor] | None] = None
+    """How the networks that it keeps predict together; None: it keeps none."""
 
     draws_around = False
     """True: predictions draw from another posterior than the model's own tensors."""
-
-    samples_along = False
-    """True: its samples are points along the steps; the step size is constant by default."""
 
     called_by: ClassVar[str] = "method"
     """The setting whose value is what runs are called."""
@@ -279,20 +267,33 @@ class Method(Checked):
     unused: ClassVar[tuple[str, ...]] = ()
     """Settings of training and prior that it does not use."""
 
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of a run's settings that differ under it."""
+
+    conditions: ClassVar[Sequence[Conditions]] = (of_every_method,)
+    """What it asks of a run's settings, beside what the classes above it ask."""
+
+    personalises: ClassVar[bool] = False
+    """Whether it defines `personal`: clients score models of their own beside the global one."""
+
+    shows: ClassVar[bool] = False
+    """Whether it defines `show`: clients who score the global model are sent more."""
+
     def __init_subclass__(cls) -> None:
-        """Name the method."""
+        """Name the method, and note what it defines."""
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
+        cls.personalises = cls.personal is not Method.personal
+        cls.shows = cls.show is not Method.show
 
-    def conditions(self, settings: Settings) -> Iterator[tuple[str, bool, str]]:
-        """Yield settings of a run, whether each fits the method, and what is allowed."""
-        yield from ()
+    def unfit(self, run: Settings) -> Unfit:
+        """Yield the settings of a run that do not fit the method, each with what is allowed."""
+        for kind in type(self).__mro__:
+            for condition in vars(kind).get("conditions", ()):
+                yield from condition(self, run)
 
     def check(self, clients: int, epochs: int) -> None:
         """Raise a SettingError if rounds of so many clients and epochs do not do for the method."""
-
-    def check_rounds(self, rounds: int) -> None:
-        """Raise a SettingError if so many rounds do not do for the method."""
 
     def passes(self, epochs: int, steps: int) -> float:
         """Return how often a reply takes a client through its examples, for a virtual clock.
@@ -325,7 +326,7 @@ class Method(Checked):
     def show(self, server: Server, client: str) -> Tensors:
         """Return what a client scores: by default what it is sent to train.
 
-        A method that says `shows` adds what `predictive` needs, under the state's keys.
+        A method that defines this adds what `predictive` needs, under the state's keys.
         """
         return self.send(server, client)
 
@@ -339,7 +340,7 @@ class Method(Checked):
         """Return the client's own model; None where it has none, as before its first reply.
 
         It is asked for after a round, with what `send` then yields. The default is what the client
-        keeps. If a method lets it keep nothing, it is the model that it trained last.
+        keeps, which a run may ask for: the model that it trained last.
         """
         return Predictive(kept) if kept else None
 
@@ -350,20 +351,21 @@ class Method(Checked):
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Return the global model and the state after a round's admitted replies.
 
-        The result does not depend on the order of the replies beyond rounding; the caller sorts
-        them.
+        The default is the mean by size, without a state. The result does not depend on the order
+        of the replies beyond rounding; the caller sorts them.
         """
-        raise TypeError(f"{type(self).__name__} does not say how it aggregates")
+        return weighted_mean(replies, list(server.model)), {}
 
     def check_arrivals(self) -> None:
         """Raise a SettingError unless the method takes replies as they arrive."""
-        raise SettingError("mode", "async", f"rounds for {self.name}: it needs a round's replies")
+        if type(self).arrive is Method.arrive:
+            allowed = f"rounds for {self.name}: it needs a round's replies"
+            raise SettingError("mode", "async", allowed)
 
     def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
         """Return the global model and the state after replies to models of any age.
 
-        A client has one question at a time, so that of each there is one reply at most. The method
-        says in `check_arrivals` that it takes them.
+        A client has one question at a time, so that of each there is one reply at most.
         """
         raise TypeError(f"{type(self).__name__} does not say what it does with arrivals")
 
@@ -385,16 +387,16 @@ class Method(Checked):
                 raise ValueError(f"{self.name}'s {what} would not be finite")
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
-        """Return what predicts after a round: by default draws from the model's own Gaussians.
+        """Return what predicts: by default the networks kept, or draws from the model's Gaussians.
 
-        A method whose posterior is another says `draws_around`, one with members `has_members`.
-        One that joins members by another kind than their mixture says in `joins` by which.
+        A method whose posterior is another says `draws_around`. One that keeps networks says in
+        `members` how they predict together; those under `NETWORKS` in its state are found there.
         """
-        return Predictive(model)
+        return Predictive(model, members=under(NETWORKS, state))
 
     def joining(self, fields: Mapping[str, Any]) -> Predictor | None:
         """Return how `predictive` joins the members, given its `kind`'s fields; none for None."""
-        return self.joins(**fields) if self.joins and fields else None
+        return self.members(**fields) if self.members and fields else None
 
 
 def shares(replies: Sequence[Reply]) -> list[float]:
@@ -429,6 +431,26 @@ def part_of_all(server: Server, replies: Sequence[Reply]) -> float:
     if server.examples:
         return min(1.0, sum(reply.weight for reply in replies) / server.examples)
     return min(1.0, len(replies) / server.clients) if server.clients else 1.0
+
+
+def of_client(prefix: str, client: str, tensors: Tensors) -> dict[str, Tensor]:
+    """Return a client's tensors under the keys that a state has for them: prefix, client, name."""
+    return {f"{prefix}{quote(client, safe='')}/{name}": t for name, t in tensors.items()}
+
+
+def by_client(prefix: str, state: Tensors) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors of each client under a prefix of a state, in order of the quoted names."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in under(prefix, state).items():
+        client, _, name = key.partition("/")
+        found.setdefault(client, {})[name] = tensor
+    return {unquote(client): found[client] for client in sorted(found)}
+
+
+def completed(drawn: Tensors, model: Tensors) -> dict[str, Tensor]:
+    """Return networks, stacked, of which some tensors were drawn; the others are the model's."""
+    count = len(next(iter(drawn.values())))
+    return {name: drawn.get(name, t.expand(count, *t.shape)) for name, t in model.items()}
 
 
 def is_buffer(name: str, tensor: Tensor) -> bool:

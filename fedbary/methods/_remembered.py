@@ -44,7 +44,7 @@ from torch import Tensor
 
 from fedbary.aggregation.sums import LARGEST_LOG_VAR, under
 from fedbary.gaussian import gaussian_pairs
-from fedbary.methods._method import Arrival, Reply, Server, Tensors, is_buffer
+from fedbary.methods._method import Arrival, Reply, Server, Tensors, by_client, is_buffer, of_client
 
 LONGEST = 2.0
 """Passes over all examples for which the change of a client that does not reply is repeated."""
@@ -157,19 +157,16 @@ def _bounded(tensors: Tensors, like: Tensors) -> Tensors:
 
 def _read(state: Tensors) -> dict[str, Newest]:
     """Return each client's newest change, by client."""
-    changes: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in under(_NEWEST, state).items():
-        client, _, name = key.partition("/")
-        changes.setdefault(client, {})[name] = tensor
-    counts = under(_COUNTS, state)
-    return {unquote(k): Newest(own, *counts[k].tolist()) for k, own in changes.items()}
+    counts = {unquote(k): numbers.tolist() for k, numbers in under(_COUNTS, state).items()}
+    return {k: Newest(own, *counts[k]) for k, own in by_client(_NEWEST, state).items()}
 
 
 def _written(newest: Mapping[str, Newest]) -> dict[str, Tensor]:
     """Return the state that holds the changes."""
     state: dict[str, Tensor] = {}
     for client, own in newest.items():
-        key = quote(client, safe="")
-        state |= {f"{_NEWEST}{key}/{name}": tensor for name, tensor in own.change.items()}
-        state[_COUNTS + key] = torch.tensor([own.examples, own.age], dtype=torch.float64)
+        state |= of_client(_NEWEST, client, own.change)
+        state[_COUNTS + quote(client, safe="")] = torch.tensor(
+            [own.examples, own.age], dtype=torch.float64
+        )
     return state

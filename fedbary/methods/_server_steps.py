@@ -17,7 +17,16 @@ from torch import Tensor
 
 from fedbary.aggregation import RULES
 from fedbary.aggregation.arriving import Change, along
-from fedbary.methods._method import Arrival, Tensors, is_buffer, weights_of
+from fedbary.methods._method import (
+    Arrival,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    is_buffer,
+    weighted_mean,
+    weights_of,
+)
 from fedbary.parts.parameters import BelowOne, Checked, Positive
 
 
@@ -97,6 +106,30 @@ def stepped(
     names = weights_of(model)
     steps, after = optimiser.step({name: model[name] - means[name] for name in names}, state)
     return {**means, **{name: model[name] - steps[name] for name in names}}, after
+
+
+class SteppedMethod(Method):
+    """Federated averaging with an optimiser at the server, in rounds or as replies arrive."""
+
+    deterministic = True
+
+    @property
+    def optimiser(self) -> ServerSGD | ServerAdam:
+        """What makes a step of a pseudo-gradient."""
+        raise NotImplementedError
+
+    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
+        """Return the model after a step of the optimiser."""
+        means = weighted_mean(replies, list(server.model))
+        return stepped(self.optimiser, server.model, means, server.state)
+
+    def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
+        """Take the replies' weighted changes for the mean step, as FedBuff does.
+
+        A change is a gradient, however old.
+        """
+        moved = along_points(server.model, arrivals)
+        return stepped(self.optimiser, server.model, moved, server.state)
 
 
 def along_points(model: Tensors, arrivals: Sequence[Arrival]) -> Tensors:

@@ -17,7 +17,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from urllib.parse import quote, unquote
+from typing import ClassVar
+from urllib.parse import quote
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior, gaussian_pairs
 from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Momentum, Vectors
+from fedbary.methods._conditions import Conditions, Unfit
 from fedbary.methods._method import (
     Arrival,
     Fitted,
@@ -38,11 +40,13 @@ from fedbary.methods._method import (
     Server,
     Tensors,
     age,
+    by_client,
     older,
     weighted_mean,
 )
 from fedbary.methods._server_steps import along_points
 from fedbary.predictive import Predictive
+from fedbary.settings.config import Settings
 
 
 @contextmanager
@@ -188,11 +192,7 @@ MOST = 40.0
 
 def log_vars_of(tensors: Tensors) -> dict[str, Tensor]:
     """Return the log-variances by the names of the weights, held to ±`MOST`."""
-    return {
-        name.removeprefix(LOG_VARS): tensor.clamp(-MOST, MOST)
-        for name, tensor in tensors.items()
-        if name.startswith(LOG_VARS)
-    }
+    return {name: t.clamp(-MOST, MOST) for name, t in under(LOG_VARS, tensors).items()}
 
 
 def named_around(log_vars: Tensors) -> dict[str, Tensor]:
@@ -209,10 +209,22 @@ LEAST_CAVITY_PRECISION = 1e-6
 """The least precision of a cavity: a standard deviation of 1000."""
 
 
+def acting_prior(method: Method, run: Settings) -> Unfit:
+    """Refuse a weight of the prior under which it would not act."""
+    if run.local.kl_weight == 0:
+        yield "kl_weight", f"above 0 for method={method.name}"
+
+
+def require_prior(local: Local, method: str) -> None:
+    """Raise a SettingError if a client's prior does not act, which a site is found by."""
+    if local.training.kl_weight == 0:
+        raise SettingError("kl_weight", 0, f"above 0 for method={method}")
+
+
 class SiteMethod(Method):
     """A method of that recursion; the sites lie at the server, so clients keep nothing."""
 
-    needs_kl = True
+    conditions: ClassVar[Sequence[Conditions]] = (acting_prior,)
 
     unused = ("prior", "prior_std")
 
@@ -255,10 +267,7 @@ class SiteMethod(Method):
             after = after * site
         if any(key.startswith("global/") for key in inherited.state):
             after = inherited.factor(factor("global", inherited.state), prior)
-        state = {**self.start(model), **named("global", after)}
-        for name, site in held.items():
-            state |= named(f"site/{quote(name, safe='')}", site)
-        return model, state
+        return model, {**self.start(model), **named("global", after), **named_sites("site", held)}
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return the global posterior, from which the client starts, and its cavity."""
@@ -275,6 +284,7 @@ class SiteMethod(Method):
 
     def inferred(self, local: Local, cavity: Factor) -> Fitted:
         """Infer from where the network stands, with a cavity as the prior."""
+        require_prior(local, self.name)
         training = replace(local.training, kl_weight=self.rho * local.training.kl_weight)
         local = replace(local, training=training)
         metrics = local.infer(cavity.clipped(LEAST_CAVITY_PRECISION))
@@ -372,9 +382,8 @@ def advanced(
     points = [name for name in Posterior.from_state_dict(model).mean if name in model]
     tensors = after.posterior(weighted_mean(replies, points)).state_dict()
     state = named("global", after)
-    for word, by_client in held.items():
-        for client, its in by_client.items():
-            state |= named(f"{word}/{quote(client, safe='')}", its)
+    for word, sites in held.items():
+        state |= named_sites(word, sites)
     return {name: tensors[name].to(like.dtype) for name, like in model.items()}, state
 
 
@@ -405,13 +414,20 @@ def named(prefix: str, factor: Factor) -> dict[str, Tensor]:
     return shifts | precisions
 
 
+def named_sites(word: str, sites: Mapping[str, Factor]) -> dict[str, Tensor]:
+    """Return the tensors of clients' factors under keys with a word."""
+    held: dict[str, Tensor] = {}
+    for client, site in sites.items():
+        held |= named(f"{word}/{quote(client, safe='')}", site)
+    return held
+
+
 def factor(prefix: str, tensors: Tensors) -> Factor:
     """Return the factor whose tensors have keys with that prefix."""
-    parts = {part: under(f"{prefix}/{part}/", tensors) for part in ("shift", "precision")}
-    return Factor(parts["shift"], parts["precision"])
+    return Factor(under(f"{prefix}/shift/", tensors), under(f"{prefix}/precision/", tensors))
 
 
 def factors(word: str, state: Tensors) -> dict[str, Factor]:
-    """Return the factors under a word by client, whose name is quoted in the keys."""
-    quoted = sorted({key.split("/")[1] for key in state if key.startswith(f"{word}/")})
-    return {unquote(client): factor(f"{word}/{client}", state) for client in quoted}
+    """Return the factors under a word by client."""
+    clients = by_client(f"{word}/", state)
+    return {client: factor(f"{word}/{quote(client, safe='')}", state) for client in clients}

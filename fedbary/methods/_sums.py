@@ -14,8 +14,8 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-from urllib.parse import quote, unquote
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from fedbary.data.digest import content_hash, row_hashes
 from fedbary.data.mechanism import noised
 from fedbary.errors import SettingError
 from fedbary.inference import Local
+from fedbary.methods._conditions import Conditions, Unfit
 from fedbary.methods._curvature import last_layer
 from fedbary.methods._method import (
     Arrival,
@@ -38,6 +39,8 @@ from fedbary.methods._method import (
     Server,
     Tensors,
     age,
+    by_client,
+    of_client,
     older,
     whose,
 )
@@ -46,6 +49,8 @@ from fedbary.parts.parameters import Count, NotNegative
 from fedbary.predictive import Predictive
 from fedbary.predictive.mahalanobis import Background
 from fedbary.predictive.networks import evaluation
+from fedbary.settings.config import Settings
+from fedbary.settings.task_words import OfAdapters, OfFeatures
 from fedbary.variational.frozen import frozen_tensors, hash_tensors
 
 SHARES, FEATURES, PRODUCTS = "sums/shares", "sums/features", "sums/products"
@@ -195,6 +200,14 @@ class LastLayer(NamedTuple):
     background: Background | None = None
 
 
+def of_last_layer(method: Method, run: Settings) -> Unfit:
+    """Refuse weights of examples, and adapters, which would train below the head."""
+    if dict(run).get("class_weights", "none") != "none":
+        yield "class_weights", f"none for method={method.name}, which counts every example once"
+    if run.of_task(OfFeatures).backbone != "none" and run.of_task(OfAdapters).adapters != "none":
+        yield "adapters", f"none for method={method.name}, which fits the last layer alone"
+
+
 @dataclass(frozen=True)
 class SumsMethod(Method):
     """A head from the clients' sums; each client's newest admitted sums count.
@@ -213,7 +226,8 @@ class SumsMethod(Method):
     max_norm: NotNegative = 0.0
 
     deterministic = True
-    fits_last_layer = True
+    defaults = MappingProxyType({"model": "linear"})
+    conditions: ClassVar[Sequence[Conditions]] = (of_last_layer,)
     unused = ("local_epochs", "lr", "momentum", "weight_decay", "lr_schedule")
 
     @abstractmethod
@@ -362,9 +376,6 @@ class SumsMethod(Method):
         if not square <= self.max_norm**2 * (1 + ROUNDING):
             raise ValueError(f"features of norm {square**0.5:.3g}, allowed are {self.max_norm:g}")
 
-    def check_arrivals(self) -> None:
-        """Take all: sums add up in any order."""
-
     def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
         """Add what has arrived, and find the head."""
         return self.aggregate(server, arrivals)
@@ -409,22 +420,16 @@ def head_names(model: Tensors) -> tuple[str, str]:
 
 def sites_of(state: Tensors) -> dict[str, tuple[float, dict[str, Tensor]]]:
     """Return the examples of each site in a state, by its name, and the means over them."""
-    found: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in under(_SITES, state).items():
-        place, _, name = key.partition("/")
-        found.setdefault(place, {})[name] = tensor
-    return {
-        unquote(place): (float(means.pop(_WEIGHT)), means) for place, means in sorted(found.items())
-    }
+    found = by_client(_SITES, state).items()
+    return {site: (float(means.pop(_WEIGHT)), means) for site, means in found}
 
 
 def state_of(sites: Mapping[str, tuple[float, Tensors]]) -> dict[str, Tensor]:
     """Return the state that holds the examples of sites and the means over them."""
     state: dict[str, Tensor] = {}
     for name, (weight, means) in sites.items():
-        site = f"{_SITES}{quote(name, safe='')}/"
-        state[site + _WEIGHT] = torch.tensor(weight, dtype=torch.float64)
-        state |= {site + key: tensor for key, tensor in means.items()}
+        count = torch.tensor(weight, dtype=torch.float64)
+        state |= of_client(_SITES, name, {_WEIGHT: count, **means})
     return state
 
 

@@ -161,6 +161,7 @@ class Barycentre(Method):
 
     def check_arrivals(self) -> None:
         """Refuse what compares the replies of a round, unless the server remembers all."""
+        super().check_arrivals()
         if self.remember or (name := self._compared) is None:
             return
         value, allowed = getattr(self, name), "no value"

@@ -77,6 +77,3 @@ class BayesADMM(SiteMethod):
     def mixing(self, clients: int) -> float:
         """Return α = 1/(1 + ρ K)."""
         return 1 / (1 + self.rho * clients)
-
-    def check_arrivals(self) -> None:
-        """Take all: a site is replaced, whatever came meanwhile."""

@@ -40,19 +40,32 @@ from torch import Tensor
 
 from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.errors import SettingError
-from fedbary.methods._method import Server, Tensors
+from fedbary.methods._conditions import Unfit
+from fedbary.methods._method import Method, Server, Tensors, completed
 from fedbary.methods._sites import require_rank, scatter
 from fedbary.methods._sums import LastLayer, SumsMethod, head_names, total_of
 from fedbary.methods.ridge import best_ridge
 from fedbary.parts.parameters import Count
 from fedbary.predictive import Predictive
+from fedbary.predictive.predictor import Members
 from fedbary.seeds import derive_seed
+from fedbary.settings.config import Settings
+from fedbary.settings.owners import task_kind
+from fedbary.settings.task_words import OfNumbers
 
 PRODUCTS, DRAWS = "sums/products", "draws/"
 """The keys of a client's triangle, and of what is drawn of each tensor."""
 
 NOISE = "log_noise_var"
 """The tensor of the network that holds the logarithm of the noise's variance."""
+
+
+def of_numbers(method: Method, run: Settings) -> Unfit:
+    """Refuse tasks whose targets are no numbers, and networks whose noise is not one."""
+    if not task_kind(run.task).numbers:
+        yield "method", f"another for task={run.task}: {method.name} predicts numbers"
+    elif run.of_task(OfNumbers).noise != "learned":
+        yield "noise", f"learned for method={method.name}"
 
 
 @dataclass(frozen=True)
@@ -67,8 +80,8 @@ class ConjugateGaussian(SumsMethod):
 
     networks: Count = 100
 
-    has_members = True
-    needs_numbers = True
+    members = Members
+    conditions = (of_numbers,)
 
     def held(self, clients: int) -> int:
         """Return how many networks the server holds."""
@@ -139,11 +152,7 @@ class ConjugateGaussian(SumsMethod):
         drawn = {name: state[DRAWS + name] for name in model if DRAWS + name in state}
         if not drawn:
             return Predictive(model)
-        members = {
-            name: drawn.get(name, tensor.expand(self.networks, *tensor.shape))
-            for name, tensor in model.items()
-        }
-        return Predictive(model, members=members)
+        return Predictive(model, members=completed(drawn, model))
 
 
 def _centred(means: Tensors) -> tuple[Tensor, Tensor]:

@@ -67,7 +67,7 @@ from torch import Tensor
 
 from fedbary.aggregation.sums import under
 from fedbary.errors import SettingError
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, shares
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, by_client, shares
 from fedbary.methods._particles import (
     Normal,
     Smooth,
@@ -83,6 +83,7 @@ from fedbary.methods._particles import (
 from fedbary.methods._sites import one_thread, require_room
 from fedbary.parts.parameters import Count, NotNegative, Positive, Several, ShareOrZero
 from fedbary.predictive import Predictive
+from fedbary.predictive.predictor import Members
 from fedbary.seeds import derive_seed
 
 _GLOBAL, _START, _SITE = "particles/", "start/", "site/"
@@ -128,7 +129,7 @@ class DSVGD(Method):
     init_std: Positive = 0.1
 
     deterministic = True
-    has_members = True
+    members = Members
     unused = ("momentum", "weight_decay", "max_grad_norm")
 
     def check(self, clients: int, epochs: int) -> None:
@@ -227,10 +228,8 @@ class DSVGD(Method):
 
     def _product(self, start: Tensors, state: Tensors, like: Tensors) -> Tensor:
         """Return particles of p_0 Π_k (t_k / p_0) over all sites that there are."""
-        prior, clients = Normal(self.prior_std), sorted({key.split("/")[1] for key in state})
-        sites = [
-            self._density(matrix(under(f"{_SITE}{client}/", state), like)) for client in clients
-        ]
+        prior, held = Normal(self.prior_std), by_client(_SITE, state).values()
+        sites = [self._density(matrix(site, like)) for site in held]
 
         def score(x: Tensor) -> Tensor:
             return torch.stack([t(x) - prior(x) for t in sites]).sum(0) + prior(x)

@@ -55,13 +55,20 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedbary.aggregation.sums import under
 from fedbary.methods._chain import Sampler
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods._method import (
+    ALONG_STEPS,
+    NETWORKS,
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
 from fedbary.parts.parameters import Count, NotNegative, Number, Positive
-from fedbary.predictive import Predictive
-
-_NETWORKS = "networks/"
+from fedbary.predictive.predictor import Members
 
 
 @dataclass(frozen=True)
@@ -91,9 +98,9 @@ class FALD(Method):
     temperature: NotNegative = 1.0
     rate_factor: Positive = 3.0
 
-    samples_along = True
+    defaults = ALONG_STEPS
     deterministic = True
-    has_members = True
+    members = Members
     unused = ("local_epochs", "momentum", "max_grad_norm")
 
     def passes(self, epochs: int, steps: int) -> float:
@@ -126,9 +133,5 @@ class FALD(Method):
         state = {}
         for name, tensor in mean.items():
             chain = [held[name], tensor[None]] if held else [tensor[None]]
-            state[_NETWORKS + name] = torch.cat(chain)[-self.networks :]
+            state[NETWORKS + name] = torch.cat(chain)[-self.networks :]
         return mean, state
-
-    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
-        """Return the global networks of the last rounds that were kept."""
-        return Predictive(model, members=under(_NETWORKS, state))

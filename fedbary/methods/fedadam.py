@@ -25,16 +25,14 @@ or above; here it starts at 0, so that first steps are larger.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedbary.methods._method import Arrival, Method, Reply, Server, Tensors, weighted_mean
-from fedbary.methods._server_steps import ServerAdam, along_points, stepped
+from fedbary.methods._server_steps import ServerAdam, SteppedMethod
 from fedbary.parts.parameters import BelowOne, Positive
 
 
 @dataclass(frozen=True)
-class FedAdam(Method):
+class FedAdam(SteppedMethod):
     """Federated averaging with Adam at the server (Reddi et al. 2021), for point weights.
 
     Parameters
@@ -52,21 +50,7 @@ class FedAdam(Method):
     beta2: BelowOne = 0.99
     tau: Positive = 0.001
 
-    deterministic = True
-
     @property
-    def _optimiser(self) -> ServerAdam:
+    def optimiser(self) -> ServerAdam:
+        """Return Adam."""
         return ServerAdam(self.server_lr, self.beta1, self.beta2, self.tau)
-
-    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
-        """Return the model after a step of Adam."""
-        means = weighted_mean(replies, list(server.model))
-        return stepped(self._optimiser, server.model, means, server.state)
-
-    def check_arrivals(self) -> None:
-        """Take all: a change is a gradient, however old."""
-
-    def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
-        """Take the replies' weighted changes for the mean step, as FedBuff does."""
-        moved = along_points(server.model, arrivals)
-        return stepped(self._optimiser, server.model, moved, server.state)

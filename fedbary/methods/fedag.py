@@ -31,7 +31,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import quote
 
 import torch
 from torch import Tensor
@@ -42,6 +41,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods._fast_sgd import fit as fit_regression
 from fedbary.methods._method import (
+    NETWORKS,
     Arrival,
     Fitted,
     Local,
@@ -49,9 +49,12 @@ from fedbary.methods._method import (
     Reply,
     Server,
     Tensors,
+    by_client,
     is_buffer,
+    of_client,
 )
 from fedbary.predictive import Predictive
+from fedbary.predictive.predictor import Members
 from fedbary.variational.regressor import Regressor
 
 ESTIMATORS = ("sample", "population")
@@ -60,7 +63,7 @@ ESTIMATORS = ("sample", "population")
 MIN_LOG_VAR = -40.0
 """Log-variance of a weight in which no client differs, the least that strategies admit."""
 
-_NETWORK, _NEWEST = "networks/", "newest/"
+_NEWEST = "newest/"
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class FedAG(Method):
     estimator: Literal["sample", "population"] = "sample"
 
     deterministic = True
-    has_members = True
+    members = Members
     draws_around = True
     squares = True
 
@@ -110,26 +113,23 @@ class FedAG(Method):
         if others := server.model.keys() - means.keys():
             points = [Posterior({n: r.tensors[n] for n in sorted(others)}, {}) for r in replies]
             means |= aggregate("FedAvg", points, [1.0] * len(points)).mean
-        state = {_NETWORK + name: tensor for name, tensor in networks.items()}
+        state = {NETWORKS + name: tensor for name, tensor in networks.items()}
         return {name: means[name] for name in server.model}, state
-
-    def check_arrivals(self) -> None:
-        """Take all: of each client the newest network counts, as the paper's outlook has it."""
 
     def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
         """Replace the networks of those that replied, and take the mean of all clients' newest."""
         state = dict(server.state)
         for each in arrivals:
-            site = _NEWEST + quote(each.client, safe="")
-            state |= {f"{site}/{name}": tensor.clone() for name, tensor in each.tensors.items()}
-        replies = [Reply(str(k), 1.0, own) for k, own in enumerate(_newest(state))]
+            newest = {name: tensor.clone() for name, tensor in each.tensors.items()}
+            state |= of_client(_NEWEST, each.client, newest)
+        replies = [Reply(client, 1.0, own) for client, own in by_client(_NEWEST, state).items()]
         model, _ = self.aggregate(server, replies)
         return model, state
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the clients' networks of the last round that counted, and the Gaussian of them."""
-        networks = under(_NETWORK, state)
-        if newest := _newest(state):
+        networks = under(NETWORKS, state)
+        if newest := [*by_client(_NEWEST, state).values()]:
             floating = [name for name, tensor in newest[0].items() if tensor.is_floating_point()]
             networks = stacked([{name: own[name] for name in floating} for own in newest])
         if not networks:
@@ -137,16 +137,6 @@ class FedAG(Method):
         fitted = fit_gaussian(networks, estimator=self.estimator)
         log_vars = {n: t for n, t in fitted.log_var.items() if not is_buffer(n, t)}
         return Predictive(model, Posterior(fitted.mean, log_vars), networks)
-
-
-def _newest(state: Tensors) -> list[Tensors]:
-    """Return each client's newest network, where replies come one by one, by client's name."""
-    found: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in state.items():
-        if key.startswith(_NEWEST):
-            client, _, name = key.removeprefix(_NEWEST).partition("/")
-            found.setdefault(client, {})[name] = tensor
-    return [found[client] for client in sorted(found)]
 
 
 def stacked(networks: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -189,7 +179,8 @@ def fit_gaussian(
     SettingError
         If the estimator is unknown, or the weights do not fit the clients.
     """
-    _require_estimator(estimator)
+    if estimator not in ESTIMATORS:
+        raise SettingError("estimator", estimator, ", ".join(ESTIMATORS))
     clients = len(next(iter(networks.values())))
     shares = normalised([1.0] * clients if weights is None else weights)
     if len(shares) != clients:
@@ -206,8 +197,3 @@ def fit_gaussian(
         means[name] = mean.to(tensor.dtype)
         log_vars[name] = var.log().clamp_min(MIN_LOG_VAR).to(tensor.dtype)
     return Posterior(means, log_vars)
-
-
-def _require_estimator(estimator: str) -> None:
-    if estimator not in ESTIMATORS:
-        raise SettingError("estimator", estimator, ", ".join(ESTIMATORS))

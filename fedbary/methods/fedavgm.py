@@ -24,16 +24,14 @@ Visual Classification, 2019; their β is 0.9, η = 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedbary.methods._method import Arrival, Method, Reply, Server, Tensors, weighted_mean
-from fedbary.methods._server_steps import ServerSGD, along_points, stepped
+from fedbary.methods._server_steps import ServerSGD, SteppedMethod
 from fedbary.parts.parameters import BelowOne, Positive
 
 
 @dataclass(frozen=True)
-class FedAvgM(Method):
+class FedAvgM(SteppedMethod):
     """Federated averaging with momentum of the server (Hsu et al. 2019), for point weights.
 
     Parameters
@@ -47,21 +45,7 @@ class FedAvgM(Method):
     server_lr: Positive = 1.0
     server_momentum: BelowOne = 0.9
 
-    deterministic = True
-
     @property
-    def _optimiser(self) -> ServerSGD:
+    def optimiser(self) -> ServerSGD:
+        """Return SGD with momentum."""
         return ServerSGD(self.server_lr, self.server_momentum)
-
-    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
-        """Return the model after a step of SGD."""
-        means = weighted_mean(replies, list(server.model))
-        return stepped(self._optimiser, server.model, means, server.state)
-
-    def check_arrivals(self) -> None:
-        """Take all: a change is a gradient, however old."""
-
-    def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
-        """Take the replies' weighted changes for the mean step, as FedBuff does."""
-        moved = along_points(server.model, arrivals)
-        return stepped(self._optimiser, server.model, moved, server.state)

@@ -43,10 +43,11 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from fedbary.aggregation.sums import under
 from fedbary.methods._bench import bench_of
+from fedbary.methods._conditions import one_class
 from fedbary.methods._distil import Distillation, distilled
 from fedbary.methods._method import (
+    NETWORKS,
     Method,
     Reply,
     Server,
@@ -57,11 +58,9 @@ from fedbary.methods._method import (
 )
 from fedbary.methods.fedag import fit_gaussian, stacked
 from fedbary.parts.parameters import Count, Number, Positive
-from fedbary.predictive import Predictive
 from fedbary.predictive.networks import drawn, unstacked
+from fedbary.predictive.predictor import Members
 from fedbary.seeds import derive_seed
-
-_NETWORKS = "networks/"
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,8 @@ class FedBE(Method):
     distil_temperature: Positive = 0.5
 
     deterministic = True
-    has_members = True
-    needs_softmax = True
+    members = Members
+    conditions = (one_class,)
     needs_bench = True
 
     def __post_init__(self) -> None:
@@ -116,7 +115,7 @@ class FedBE(Method):
         found = {name: t.expand(self.draws, *t.shape) for name, t in mean.items()}
         found |= self._drawn({n: clients[n] for n in names}, shares(replies), generator)
         networks = {n: torch.cat([clients[n], mean[n][None], found[n]]) for n in mean}
-        state = {_NETWORKS + name: tensor for name, tensor in networks.items()}
+        state = {NETWORKS + name: tensor for name, tensor in networks.items()}
         if not self.distil_epochs:
             return mean, state
         how = Distillation(
@@ -126,10 +125,6 @@ class FedBE(Method):
         seed = derive_seed(server.seed, "distil")
         student = distilled(bench_of(server), mean, unstacked(networks), how, seed)
         return {**mean, **student}, state
-
-    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
-        """Return the ensemble: the clients' networks, their mean, the draws."""
-        return Predictive(model, members=under(_NETWORKS, state))
 
     def _drawn(
         self, clients: Tensors, weights: Sequence[float], generator: Generator

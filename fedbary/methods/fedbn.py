@@ -50,11 +50,8 @@ class FedBN(Barycentre):
 
     called_by = "method"
     remembers = True
-    personalises = True
 
-    def check_arrivals(self) -> None:
-        """Refuse: clients keep their batch norms from round to round."""
-        Method.check_arrivals(self)
+    arrive = Method.arrive  # clients keep their batch norms from round to round
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Infer with the client's own batch norms, and keep these."""

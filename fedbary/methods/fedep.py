@@ -87,9 +87,6 @@ class FedEP(SiteMethod):
         decay = self.weight_decay * effective_size(local.training, len(local.y))
         return self.inferred(local, cavity * Factor.normal(1.0, cavity.precision) ** decay)
 
-    def check_arrivals(self) -> None:
-        """Take all: a site is replaced, whatever came meanwhile."""
-
     def cavity(self, received: Tensors, examples: int) -> Factor:
         """Return the global factor without a client that holds so many examples."""
         return factor("cavity", received)

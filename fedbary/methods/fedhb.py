@@ -93,7 +93,6 @@ class FedHB(Method):
 
     deterministic = True
     draws_around = True
-    personalises = True
 
     def start(self, model: Tensors) -> Tensors:
         """Return V₀ = s² for every weight, and that no client counts yet."""

@@ -50,6 +50,7 @@ from torch import Generator, Tensor
 from fedbary.aggregation.sums import under
 from fedbary.data.batches import inputs
 from fedbary.inference._vectors import Vectors
+from fedbary.methods._conditions import one_class
 from fedbary.methods._descent import Descent
 from fedbary.methods._method import (
     Fitted,
@@ -58,6 +59,7 @@ from fedbary.methods._method import (
     Reply,
     Server,
     Tensors,
+    completed,
     weighted_mean,
     weights_of,
 )
@@ -86,10 +88,8 @@ class FedHBMixture(Method):
     centre_std: Positive = 0.1
 
     deterministic = True
-    has_members = True
-    needs_softmax = True
-    personalises = True
-    joins = Gated
+    conditions = (one_class,)
+    members = Gated
 
     def held(self, clients: int) -> int:
         """Return the number of the centres and the gate."""
@@ -191,9 +191,7 @@ class FedHBMixture(Method):
         """Return the centres, each a network, and as the last member the gate of the others."""
         if not state:
             return Predictive(model)
-        centres = {
-            n: state.get(_CENTRE + n, t.expand(self.centres, *t.shape)) for n, t in model.items()
-        }
+        centres = completed(under(_CENTRE, state), model)
         members = {n: torch.cat([t, state[_GATE + n][None]]) for n, t in centres.items()}
         return Predictive(model, members=members, kind=Gated(self.centres))
 

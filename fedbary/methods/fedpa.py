@@ -36,6 +36,7 @@ from torch import Tensor
 from fedbary.errors import SettingError
 from fedbary.methods._descent import Descent
 from fedbary.methods._method import (
+    ALONG_STEPS,
     Fitted,
     Local,
     Method,
@@ -73,7 +74,7 @@ class FedPA(Method):
     server_lr: Positive = 0.5
     server_momentum: BelowOne = 0.9
 
-    samples_along = True
+    defaults = ALONG_STEPS
     deterministic = True
 
     def check(self, clients: int, epochs: int) -> None:

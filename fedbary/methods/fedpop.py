@@ -63,17 +63,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedbary.aggregation.sums import under
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior, gaussian_pairs
 from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Flat
 from fedbary.methods._chain import speed
-from fedbary.methods._curvature import PROBES, largest_curvature
+from fedbary.methods._curvature import curvature_at_start
 from fedbary.methods._method import (
+    ALONG_STEPS,
     Fitted,
     Local,
     Method,
@@ -86,8 +88,6 @@ from fedbary.methods._method import (
 from fedbary.methods._server_steps import ServerAdam
 from fedbary.parts.parameters import BelowOne, Count, LogVar, Positive
 from fedbary.predictive import Predictive
-from fedbary.predictive.networks import evaluation
-from fedbary.seeds import derive_seed
 
 _GRADIENT, _GAP, _SQUARE, _SAMPLE = "gradient/", "head/gap/", "head/square/", "sample/"
 _LEARNED = "head/learned"
@@ -118,8 +118,7 @@ class FedPop(Method):
     init_log_var: LogVar = 0.0
 
     unused = ("inference", "prior", "prior_std", "log_var_lr", "weight_decay")
-    samples_along = True
-    personalises = True
+    defaults = ALONG_STEPS
     remembers = True
 
     def start(self, model: Tensors) -> Tensors:
@@ -168,9 +167,7 @@ class FedPop(Method):
             for name, tensor in received.items()
             if not name.endswith(LOG_VAR_SUFFIX)
         }
-        for name, tensor in kept.items():
-            if name.startswith(_SAMPLE):
-                members[name.removeprefix(_SAMPLE) + MEAN_SUFFIX] = tensor
+        members |= {n + MEAN_SUFFIX: t for n, t in under(_SAMPLE, kept).items()}
         return Predictive(model, members=members)
 
     def reply_like(self, model: Tensors) -> Tensors:
@@ -283,15 +280,8 @@ class LocalChain:
     def _rate(self) -> float:
         """Return ε, by the curvature where the chain starts."""
         local = self._local
-        training = replace(local.training, epochs=PROBES)
-        job = replace(local, training=training, seed=derive_seed(local.seed, "curvature"))
-        batches = Steps(job).batches
-        with evaluation(local.model):
-            curvature = largest_curvature(
-                self.theta, lambda x, y: local.nll(local.model(x), y),
-                batches, len(local.x), batches.noise,
-            )  # fmt: skip
-        most = speed(training.batch_size, len(local.x), len(local.x), friction=1.0)
+        curvature, examples = curvature_at_start(local, self.theta), len(local.x)
+        most = speed(local.training.batch_size, examples, examples, friction=1.0)
         return min(self._sgd_rate, most / curvature) if curvature > 0 else self._sgd_rate
 
     def gradients(self) -> dict[str, Tensor]:

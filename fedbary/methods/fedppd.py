@@ -54,8 +54,18 @@ from torch import Tensor, nn
 from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Momentum, Vectors
 from fedbary.methods._chain import Sampler
+from fedbary.methods._conditions import one_class
 from fedbary.methods._distil import gap, target_of
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods._method import (
+    ALONG_STEPS,
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    weighted_mean,
+)
 from fedbary.parts.parameters import Count, NotNegative, Positive
 from fedbary.predictive.networks import evaluation
 from fedbary.seeds import derive_seed
@@ -90,9 +100,9 @@ class FedPPD(Method):
     temperature: NotNegative = 1.0
     student_passes: Count = 3
 
-    samples_along = True
+    defaults = ALONG_STEPS
     deterministic = True
-    needs_softmax = True
+    conditions = (one_class,)
 
     def held(self, clients: int) -> int:
         """Return 2: the student and the teacher."""

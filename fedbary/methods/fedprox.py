@@ -24,10 +24,9 @@ later papers has the norm unsquared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods._method import Fitted, Local, Method, Tensors
 from fedbary.parts.parameters import NotNegative
 
 
@@ -49,7 +48,3 @@ class FedProx(Method):
         """Train from the global model, held to it."""
         training = replace(local.training, proximity=self.mu)
         return super().fit(replace(local, training=training), received, kept)
-
-    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
-        """Return the mean by size."""
-        return weighted_mean(replies, list(server.model)), {}

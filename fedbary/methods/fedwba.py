@@ -63,6 +63,7 @@ from fedbary.methods._particles import (
 from fedbary.methods._sites import one_thread, require_room
 from fedbary.parts.parameters import NotNegative, Positive, Several
 from fedbary.predictive import Predictive
+from fedbary.predictive.predictor import Members
 
 _PARTICLES = "particles/"
 _MOST, _STILL = 100, 1e-7
@@ -93,8 +94,7 @@ class FedWBA(Method):
 
     unused = ("momentum", "weight_decay", "max_grad_norm")
     deterministic = True
-    has_members = True
-    personalises = True
+    members = Members
     remembers = True
 
     def held(self, clients: int) -> int:

@@ -41,6 +41,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fedbary.aggregation.sums import under
 from fedbary.gaussian import Posterior
 from fedbary.methods._descent import Descent, fisher
 from fedbary.methods._method import (
@@ -103,11 +104,7 @@ class FOLA(Method):
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Train under the pull of the global posterior, and take the Fisher."""
         local.load(received)
-        pull = {
-            name.removeprefix(FISHER): self.strength * tensor
-            for name, tensor in received.items()
-            if name.startswith(FISHER)
-        }
+        pull = {name: self.strength * tensor for name, tensor in under(FISHER, received).items()}
         descent = Descent(local, pull=pull or None)
         for _ in descent:
             pass

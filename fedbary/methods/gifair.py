@@ -34,7 +34,7 @@ from urllib.parse import quote
 
 import torch
 
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.parts.parameters import BelowOne
 
 RATE, LOSS = "fairness/rate", "fairness/loss"
@@ -78,7 +78,7 @@ class GIFAIR(Method):
             client = quote(reply.client, safe="")
             state[f"examples/{client}"] = torch.tensor(reply.weight, dtype=torch.double)
             state[f"loss/{client}"] = reply.tensors[LOSS].clone()
-        return weighted_mean(replies, list(server.model)), state
+        return super().aggregate(server, replies)[0], state
 
 
 def rates(state: Tensors, fairness: float) -> dict[str, float]:

@@ -41,10 +41,10 @@ Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered Federate
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import quote, unquote
 
 import torch
@@ -54,13 +54,13 @@ from fedbary.aggregation.sums import LARGEST_LOG_VAR, normalised, under
 from fedbary.aggregation.tensors import new_empty
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.methods._method import Local, Method, Reply, Server, Tensors
+from fedbary.methods._conditions import Unfit
+from fedbary.methods._method import Local, Method, Reply, Server, Tensors, of_client
 from fedbary.methods.barycentre import Barycentre
 from fedbary.parts.parameters import Count, NameList, ShareOrZero
 from fedbary.predictive import Predictive
-
-if TYPE_CHECKING:
-    from fedbary.settings.config import Settings
+from fedbary.settings.config import Settings
+from fedbary.texts import names_in
 
 OTHERS = "others"
 """The group of clients for whom none is given."""
@@ -72,6 +72,13 @@ OWN = "group/"
 """The prefix of the names of a group's model in a message that asks for scores."""
 
 _MODEL, _OF = "groups/", "of/"
+
+
+def of_groups(method: Hierarchy, run: Settings) -> Unfit:
+    """Refuse a list of groups that is not one for each client."""
+    listed = names_in(str(method.groups))
+    if len(listed) > 1 and ":" not in listed[0] and len(listed) != run.clients:
+        yield "groups", f"a group for each of the {run.clients} clients, or client:group"
 
 
 @dataclass(frozen=True)
@@ -96,8 +103,7 @@ class Hierarchy(Barycentre):
     global_weight: ShareOrZero = 0.0
 
     called_by = "method"
-    personalises = True
-    shows = True
+    conditions = (of_groups,)
 
     def __post_init__(self) -> None:
         """Refuse rules without levels, and what compares replies to one model."""
@@ -114,7 +120,7 @@ class Hierarchy(Barycentre):
     @cached_property
     def _given(self) -> Mapping[str, str]:
         """The given groups by client; empty where they are found."""
-        words = [word.strip() for word in str(self.groups).split(",")]
+        words = names_in(str(self.groups))
         alone = len(words) == 1 and ":" not in words[0]
         if alone and words[0].isdecimal() and 1 <= int(words[0]) <= MOST:
             return {}
@@ -136,22 +142,13 @@ class Hierarchy(Barycentre):
             return [str(j + 1) for j in range(int(self.groups))]
         return [*sorted({*self._given.values()} - {OTHERS}), OTHERS]
 
-    def conditions(self, settings: Settings) -> Iterator[tuple[str, bool, str]]:
-        """Yield that groups without names are as many as clients."""
-        listed = str(self.groups).split(",")
-        named = len(listed) == 1 or ":" in listed[0]
-        allowed = f"a group for each of the {settings.clients} clients, or client:group"
-        yield "groups", named or len(listed) == settings.clients, allowed
-
     def check(self, clients: int, epochs: int) -> None:
         """Refuse more groups to find than there are replies."""
         if not self._given and int(self.groups) > clients:
             allowed = f"at most {clients}, the clients that train in a round"
             raise SettingError("groups", self.groups, allowed)
 
-    def check_arrivals(self) -> None:
-        """Refuse: a group's barycentre is of a round."""
-        Method.check_arrivals(self)
+    arrive = Method.arrive  # a group's barycentre is of a round
 
     def held(self, clients: int) -> int:
         """Return the number of the groups' models and the global one."""
@@ -194,8 +191,7 @@ class Hierarchy(Barycentre):
         state = {**server.state}
         for group, of in own.items():
             model, _ = barycentre(replace(server, empty=new_empty), of)
-            prefix = f"{_MODEL}{quote(group, safe='')}/"
-            state |= {prefix + name: t for name, t in self._towards(found, model).items()}
+            state |= of_client(_MODEL, group, self._towards(found, model))
         for client, group in group_of.items():
             state[_OF + quote(client, safe="")] = torch.tensor(self._labels.index(group))
         return found, state

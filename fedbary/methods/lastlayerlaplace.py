@@ -85,11 +85,13 @@ from fedbary.methods._method import (
     Server,
     Tensors,
     all_examples,
+    completed,
     shares,
     weighted_mean,
 )
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
+from fedbary.predictive.predictor import Members
 from fedbary.seeds import derive_seed
 
 BARYCENTRES: Mapping[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]] = {
@@ -129,8 +131,7 @@ class LastLayerLaplace(Method):
     most_weights: Count = 4096
 
     deterministic = True
-    has_members = True
-    shows = True
+    members = Members
 
     def __post_init__(self) -> None:
         """Check the parameters, and that a structure has its rule."""
@@ -195,11 +196,7 @@ class LastLayerLaplace(Method):
         if not state:
             return Predictive(model)
         drawn = _named(state[DRAWS], model, last_layer(model))
-        members = {
-            name: drawn.get(name, tensor.expand(len(state[DRAWS]), *tensor.shape))
-            for name, tensor in model.items()
-        }
-        return Predictive(model, members=members)
+        return Predictive(model, members=completed(drawn, model))
 
     def _structured(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Take the product of Gaussians whose precisions have a structure, and draw from it."""

@@ -43,9 +43,9 @@ al., Bayesian Data Analysis, 3.6, for the prior; Searle et al., Variance Compone
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -56,6 +56,7 @@ from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.data.digest import row_hashes
 from fedbary.data.mechanism import Release, noise_multiplier
 from fedbary.errors import SettingError
+from fedbary.methods._conditions import Unfit, one_class
 from fedbary.methods._method import Inherited, Local, Tensors
 from fedbary.methods._sites import require_counts, require_rank
 from fedbary.methods._sums import (
@@ -73,11 +74,9 @@ from fedbary.methods._sums import (
 )
 from fedbary.parts.parameters import NotNegative
 from fedbary.predictive.mahalanobis import Background
+from fedbary.settings.config import Settings
 from fedbary.settings.owners import task_kind
 from fedbary.settings.task_words import OfClasses, OfFeatures
-
-if TYPE_CHECKING:
-    from fedbary.settings.config import Settings
 
 Delta = Annotated[float, Field(gt=0, lt=1)]
 
@@ -86,6 +85,33 @@ MOST_KAPPA = 1e6
 
 STRENGTHS = tuple(10 ** (step / 20) for step in range(-40, 121))
 """The values of ν − d − 1 that are tried."""
+
+
+def of_classes(method: LDA, run: Settings) -> Unfit:
+    """Refuse tasks whose targets are numbers."""
+    if task_kind(run.task).numbers:
+        allowed = f"another for task={run.task}, such as ConjugateGaussian: {method.name} "
+        yield "method", f"{allowed}predicts classes"
+
+
+def of_private_sums(method: LDA, run: Settings) -> Unfit:
+    """Refuse with noise what would let sites tell more of their examples than their sums."""
+    if not method.epsilon:
+        return
+    own, classes = run.of_task(OfFeatures), run.of_task(OfClasses)
+    if run.rounds > 1:
+        yield "rounds", "1 with epsilon: each further round would send the sums with new noise"
+    if not task_kind(run.task).private:
+        why = "its standardisation takes sums without noise"
+        yield "epsilon", f"0 for task={run.task}: {why}"
+    elif own.normalise != "none":
+        yield "normalise", "none with epsilon: normalisation takes sums without noise"
+    if own.features != "all":
+        yield "features", "all with epsilon: a projection takes sums without noise"
+    if classes.calibrate != "none":
+        yield "calibrate", "none with epsilon: a temperature takes scores without noise"
+    if classes.conformal is not None:
+        yield "conformal", "none with epsilon: sets take scores without noise"
 
 
 @dataclass(frozen=True)
@@ -109,7 +135,7 @@ class LDA(SumsMethod):
     epsilon: NotNegative = 0.0
     delta: Delta = 1e-5
 
-    needs_softmax = True
+    conditions = (of_classes, one_class, of_private_sums)
 
     def __post_init__(self) -> None:
         """Check every parameter."""
@@ -118,30 +144,6 @@ class LDA(SumsMethod):
             raise SettingError(
                 "max_norm", 0, "above 0 with epsilon: noise protects only bounded sums"
             )
-
-    def conditions(self, settings: Settings) -> Iterator[tuple[str, bool, str]]:
-        """Yield settings that would let sites tell more of their examples than sums with noise."""
-        if not self.epsilon:
-            return
-        inputs, classes = settings.of_task(OfFeatures), settings.of_task(OfClasses)
-        if not task_kind(settings.task).private:
-            why = "its standardisation takes sums without noise"
-            yield "epsilon", False, f"0 for task={settings.task}: {why}"
-        else:
-            why = "none with epsilon: normalisation takes sums without noise"
-            yield "normalise", inputs.normalise == "none", why
-        why = "all with epsilon: a projection takes sums without noise"
-        yield "features", inputs.features == "all", why
-        why = "none with epsilon: a temperature takes scores without noise"
-        yield "calibrate", classes.calibrate == "none", why
-        why = "none with epsilon: sets take scores without noise"
-        yield "conformal", classes.conformal is None, why
-
-    def check_rounds(self, rounds: int) -> None:
-        """Refuse several rounds with noise: each would tell of the examples again."""
-        if self.epsilon and rounds > 1:
-            allowed = "1 with epsilon: each further round would send the sums with new noise"
-            raise SettingError("rounds", rounds, allowed)
 
     def sizes(self, features: int, outputs: int) -> Mapping[str, int]:
         """Return how many numbers each of the sums has."""

@@ -49,6 +49,7 @@ from fedbary.aggregation import aggregate
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
 from fedbary.parts.parameters import Count, Positive, Share
+from fedbary.predictive import Predictive
 from fedbary.seeds import derive_seed
 
 
@@ -77,7 +78,6 @@ class pFedBayes(Method):
     global_step: Literal["copies", "exact"] = "copies"
 
     unused = ("prior", "prior_std", "kl_weight")
-    personalises = True
     remembers = True
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
@@ -103,6 +103,10 @@ class pFedBayes(Method):
             trained if self.global_step == "exact" else {**trained, **copy.posterior().state_dict()}
         )
         return Fitted({name: sent[name] for name in trained}, metrics, trained)
+
+    def personal(self, local: Local, received: Tensors, kept: Tensors) -> Predictive | None:
+        """Return the posterior that the client keeps."""
+        return Predictive(kept) if kept else None
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Move v towards the clients' copies, or to the barycentre of their own posteriors."""

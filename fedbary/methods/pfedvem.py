@@ -48,6 +48,7 @@ from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
 from fedbary.parts.parameters import Count, Positive
 from fedbary.predictive import Predictive
+from fedbary.predictive.predictor import Members
 from fedbary.seeds import derive_seed
 
 RHO = "head/log_rho_squared"
@@ -73,9 +74,8 @@ class pFedVem(Method):
     least_rho: Positive = 0.001
 
     unused = ("prior", "prior_std")
-    personalises = True
     remembers = True
-    has_members = True
+    members = Members
 
     def passes(self, epochs: int, steps: int) -> float:
         """Return the base's passes and the head's."""

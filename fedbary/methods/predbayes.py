@@ -47,6 +47,7 @@ import torch
 from torch import Tensor
 
 from fedbary.methods._bench import at_work, bench_of
+from fedbary.methods._conditions import one_class
 from fedbary.methods._distil import answers
 from fedbary.methods._method import Bench, Reply, Server, Tensors
 from fedbary.methods.sghmc import SGHMC
@@ -77,8 +78,8 @@ class PredBayes(SGHMC):
     server_lr: Positive = 0.01
 
     needs_bench = True
-    needs_softmax = True
-    joins = Pooled
+    conditions = (one_class,)
+    members = Pooled
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Keep all samples, and learn β."""

@@ -30,14 +30,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weighted_mean
+from fedbary.methods._method import Fitted, Local, Method, Tensors
 from fedbary.parts.parameters import Positive
 
 
@@ -69,10 +69,6 @@ class PropFair(Method):
         fair = FairLoss(local.nll, self, deque(maxlen=steps))
         fitted = super().fit(replace(local, nll=fair), received, kept)
         return replace(fitted, metrics={**fitted.metrics, "train_nll": fair.mean_nll})
-
-    def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
-        """Return the mean by size."""
-        return weighted_mean(replies, list(server.model)), {}
 
 
 @dataclass(frozen=True)

@@ -47,22 +47,39 @@ above 0. Irons and Tuck, A version of the Aitken accelerator for computer iterat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, gaussian_pairs
+from fedbary.methods._conditions import Unfit
 from fedbary.methods._expanded import Expanded
 from fedbary.methods._method import Arrival, Fitted, Inherited, Local, Reply, Server, Tensors
 from fedbary.methods._sites import SiteMethod
 from fedbary.parts.parameters import Positive, ShareOrZero
+from fedbary.settings.config import Settings
 from fedbary.settings.owners import models, task_kind
 
-if TYPE_CHECKING:
-    from fedbary.settings.config import Settings
+
+def of_sites(method: PVI, run: Settings) -> Unfit:
+    """Refuse what does not fit Laplace sites, or sites of Gaussian layers."""
+    laplace, covariance = run.inference == "laplace", method.covariance
+    if laplace and task_kind(run.task).numbers:
+        yield "inference", f"another value for task={run.task}: laplace is for classes"
+    elif laplace and run.bayesian_layers:
+        yield "bayesian_layers", "0 for inference=laplace, which takes point weights"
+    elif laplace and run.model in models().keys() - {"linear"}:
+        allowed = "linear, or a network of yours of which the last layer alone trains"
+        yield "model", f"{allowed}, for inference=laplace"
+    elif laplace and covariance == "none":
+        yield "covariance", "diagonal, kronecker, full or shared for inference=laplace"
+    elif not laplace and covariance != "none":
+        yield "inference", f"laplace for covariance={covariance}"
+    elif not laplace and run.bayesian_layers == 0:
+        yield "bayesian_layers", f"1 or more for method={method.name}, or inference=laplace"
 
 
 @dataclass(frozen=True)
@@ -91,25 +108,7 @@ class PVI(SiteMethod):
     covariance: Literal["none", "diagonal", "kronecker", "full", "shared"] = "none"
 
     deterministic = None
-
-    def conditions(self, settings: Settings) -> Iterator[tuple[str, bool, str]]:
-        """Yield what Laplace sites need, and what other sites need."""
-        gaussian = self.covariance == "none"
-        if settings.inference != "laplace":
-            yield "inference", gaussian, f"laplace for covariance={self.covariance}"
-            layers = "1 or more for method=PVI, or inference=laplace"
-            yield "bayesian_layers", settings.bayesian_layers > 0, layers
-            return
-        task = f"task={settings.task}"
-        of_classes = not task_kind(settings.task).numbers
-        yield "inference", of_classes, f"another value for {task}: laplace is for classes"
-        points = settings.bayesian_layers == 0
-        yield "bayesian_layers", points, "0 for inference=laplace, which takes point weights"
-        allowed = "linear, or a network of yours of which the last layer alone trains"
-        is_linear = settings.model not in models().keys() - {"linear"}
-        yield "model", is_linear, f"{allowed}, for inference=laplace"
-        structures = "diagonal, kronecker, full or shared for inference=laplace"
-        yield "covariance", not gaussian, structures
+    conditions = (of_sites,)
 
     def check(self, clients: int, epochs: int) -> None:
         """Refuse a damping with which a round of so many clients may diverge."""
@@ -177,9 +176,6 @@ class PVI(SiteMethod):
     def reply_like(self, model: Tensors) -> Tensors:
         """Return a posterior, or a site."""
         return model if self.covariance == "none" else self.expanded.reply_like(model)
-
-    def check_arrivals(self) -> None:
-        """Take all: a site is replaced, whatever came meanwhile."""
 
     def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
         """Replace the sites of those that replied, and multiply all."""

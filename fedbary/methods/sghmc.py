@@ -52,10 +52,10 @@ from dataclasses import dataclass
 
 import torch
 
-from fedbary.aggregation.sums import under
 from fedbary.methods._chain import BURN_IN, Chain
 from fedbary.methods._curvature import PROBES
 from fedbary.methods._method import (
+    NETWORKS,
     Fitted,
     Local,
     Method,
@@ -67,9 +67,7 @@ from fedbary.methods._method import (
 )
 from fedbary.methods._sites import require_room
 from fedbary.parts.parameters import Count, NotNegative, Share
-from fedbary.predictive import Predictive
-
-_NETWORKS = "networks/"
+from fedbary.predictive.predictor import Members
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class SGHMC(Method):
     thinning: Count = 60
 
     deterministic = True
-    has_members = True
+    members = Members
 
     def passes(self, epochs: int, steps: int) -> float:
         """Return the passes of SGD, of the chain, and of the search for its step size."""
@@ -133,13 +131,8 @@ class SGHMC(Method):
             Reply(r.client, r.weight, {**r.tensors, **{n: r.tensors[n].mean(0) for n in weights}})
             for r in replies
         ]
-        state = {_NETWORKS + n: torch.cat([reply.tensors[n] for reply in replies]) for n in weights}
+        state = {NETWORKS + n: torch.cat([reply.tensors[n] for reply in replies]) for n in weights}
         for name in server.model.keys() - weights:
             each = torch.stack([reply.tensors[name] for reply in replies])
-            state[_NETWORKS + name] = each.repeat_interleave(self.networks, 0)
+            state[NETWORKS + name] = each.repeat_interleave(self.networks, 0)
         return weighted_mean(means, list(server.model)), state
-
-    def predictive(self, model: Tensors, state: Tensors) -> Predictive:
-        """Return the clients' samples of the last round that counted, client by client."""
-        members = under(_NETWORKS, state)
-        return Predictive(model, members=members)

@@ -40,6 +40,7 @@ from fedbary.gaussian import Posterior
 from fedbary.methods import _sites
 from fedbary.methods._descent import Descent
 from fedbary.methods._method import (
+    ALONG_STEPS,
     Fitted,
     Local,
     Method,
@@ -51,9 +52,6 @@ from fedbary.methods._method import (
 )
 from fedbary.parts.parameters import Number, Positive
 from fedbary.predictive import Predictive
-
-RULES = ("WB", "RKLB", "EAA", "GAA", "AALV", "FKLB")
-"""The rules that may aggregate the Gaussians."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class SWAG(Method):
     scale: Positive = 1.0
     rule: Literal["WB", "RKLB", "EAA", "GAA", "AALV", "FKLB"] = "WB"
 
-    samples_along = True
+    defaults = ALONG_STEPS
     deterministic = True
     draws_around = True
 

@@ -21,6 +21,7 @@ import numpy as np
 from pydantic import Field, InstanceOf, TypeAdapter, ValidationError
 
 from fedbary.errors import SettingError
+from fedbary.texts import listed
 
 MOST = 10**9
 """The largest number of anything."""
@@ -154,14 +155,12 @@ class Parameter:
         raise SettingError(self.name, value, self.allowed)
 
     def _joined(self, names: Sequence[object]) -> str:
-        """Return names with commas between."""
+        """Return names with commas between; a name with a comma stands in quotes."""
         for name in names:
             if not isinstance(name, str | int) or isinstance(name, bool):
                 said = "names; put quotes around a name that YAML reads as something else"
                 raise SettingError(self.name, name, said)
-            if "," in str(name):
-                raise SettingError(self.name, name, "names without commas")
-        return ",".join(map(str, names))
+        return listed(names, ",")
 
 
 def declared(part: type) -> Mapping[str, Parameter]:

@@ -13,6 +13,12 @@ from fedbary.parts.imports import own_function
 
 _PACKAGE = Path(__file__).parents[1]
 
+_OF_PARTS = (
+    "aggregation", "attacks", "data", "inference", "methods", "models", "predictive",
+    "runs/tracking", "settings", "tasks",
+)  # fmt: skip
+"""The rooms with classes of parameters."""
+
 _CLASS = re.compile(r"(?m)^class (\w+)\((.*)\):\n((?:[ \t].*\n|\n)*)")
 """A class's name, its bases and its body."""
 
@@ -62,9 +68,7 @@ def predictors() -> Mapping[str, str]:
 @cache
 def words() -> tuple[str, ...]:
     """Return the names of all parts' parameters, in order: fields of classes below `Checked`."""
-    rooms = ("aggregation", "attacks", "data", "inference", "methods", "methods/shared", "models")
-    rooms += ("predictive", "runs/tracking", "settings", "tasks")
-    texts = (f.read_text("utf-8") for room in rooms for f in (_PACKAGE / room).glob("*.py"))
+    texts = (f.read_text("utf-8") for room in _OF_PARTS for f in (_PACKAGE / room).glob("*.py"))
     found = [own for text in texts for own in _CLASS.findall(text)]
     parts = {"Checked"}
     while more := {name for name, above, _ in found if parts & {*above.split(", ")}} - parts:

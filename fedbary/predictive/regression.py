@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -65,7 +66,17 @@ def noise_sums(
 
 @dataclass(frozen=True, eq=False)
 class RegressionStandardiser(standardise.Standardiser):
-    """Standardises D features and the target, the last of its D + 1 columns."""
+    """Standardises D features and the target, the last of its D + 1 columns.
+
+    The std of a target without spread is 1.
+    """
+
+    @classmethod
+    def from_sums(cls, sums: standardise.Sums) -> Self:
+        """Return the one of columns with those sums."""
+        found = super().from_sums(sums)
+        found.std[-1] = found.std[-1].nan_to_num(posinf=1.0)
+        return found
 
     def features(self, x: Tensor) -> Tensor:
         """Return (x − mean)/std of features (N, D)."""

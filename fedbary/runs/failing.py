@@ -121,10 +121,8 @@ def _lasts(spell: Sequence[bool], patience: int) -> bool:
 
 
 def _cures(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield settings that may help; more rounds only where no earlier round was better."""
+    """Yield settings that may help, the step last; more rounds only if none before was better."""
     words, images = dict(settings), settings.of_task(OfImages)
-    if "lr" in words:
-        yield f"lr={settings.local.lr / 3:.1g}"
     if "input_shape" in words and images.adapters == images.normalise == "none":
         yield "normalise=channels pixels=unit"
     if words.get("initialisation") == "papers":
@@ -135,6 +133,8 @@ def _cures(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
         yield "partition=iid"
     if best is None:
         yield f"rounds={2 * settings.rounds}"
+    if "lr" in words:
+        yield f"lr={settings.local.lr / 3:.1g}"
 
 
 def _returns(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
@@ -151,14 +151,14 @@ def _returns(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str
 
 
 def _remedies(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield settings that may catch up with a linear model, each as on a command line."""
+    """Yield settings that may catch up with a linear model, the step last."""
     words, lr = dict(settings), settings.local.lr
     if "lr" not in words:
         yield "another method (fedbary explain lists them)"
         return
+    if settings.model != "linear":
+        yield "model=linear bayesian_layers=1" if "input_shape" in words else "model=linear"
     if best is None:
         yield f"rounds={2 * settings.rounds}"
         yield f"lr={3 * lr:.1g}"
     yield f"lr={lr / 3:.1g}"
-    if settings.model != "linear":
-        yield "model=linear bayesian_layers=1" if "input_shape" in words else "model=linear"

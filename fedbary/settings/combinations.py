@@ -7,16 +7,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fedbary.attacks import OMNISCIENT, hostile_count
-from fedbary.parts.parameters import declared
 from fedbary.settings.model import require_data
 from fedbary.settings.modes import Asynchronous, Synchronous
 from fedbary.settings.owners import (
     layers_of,
     method_of,
     methods,
-    models,
     task_kind,
-    unused_by,
 )
 from fedbary.settings.task_words import (
     OfAdapters,
@@ -44,7 +41,7 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
             yield "speeds", "none, uniform, lognormal, or the path of a .csv"
         elif pace.replays and isinstance(pace, Synchronous):
             yield "speeds", "no .jsonl for mode=rounds, which has no order to replay"
-    yield from _with_method(settings)
+    yield from method_of(settings).unfit(settings)
     layers = layers_of(settings.model)
     adapts = settings.of_task(OfAdapters).adapters != "none"
     if layers is not None and settings.bayesian_layers > layers and not adapts:
@@ -126,36 +123,6 @@ def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.attack in OMNISCIENT and 2 * hostile >= clients:
         allowed = f"below half of {clients} clients for {settings.attack}, the attack of a minority"
         yield "hostile_fraction", allowed
-
-
-def _with_method(settings: Settings) -> Iterator[tuple[str, str]]:
-    method, kind = f"method={settings.method}", methods()[settings.method]
-    task = task_kind(settings.task)
-    if kind.deterministic not in (None, settings.bayesian_layers == 0):
-        yield "bayesian_layers", f"{'0' if settings.bayesian_layers else '1 or more'} for {method}"
-    if kind.needs_numbers and not task.numbers:
-        yield "method", f"another for task={settings.task}: {settings.method} predicts numbers"
-    if kind.fits_last_layer and not kind.needs_numbers and task.numbers:
-        allowed = f"another for task={settings.task}, such as ConjugateGaussian: {settings.method} "
-        yield "method", f"{allowed}predicts classes"
-    if kind.needs_softmax and not task.one_class:
-        yield "method", f"another for task={settings.task}: it needs one class an example"
-    if settings.inference == "laplace" and "covariance" not in declared(kind):
-        yield "inference", f"another value for {method}: laplace is for method=PVI"
-    conditions = method_of(settings).conditions(settings)
-    yield from ((name, allowed) for name, fits, allowed in conditions if not fits)
-    if settings.local.kl_weight == "share" and "prior" in {
-        *unused_by(kind),
-        *declared(kind),
-    }:
-        why = "share spreads the run's prior over the clients, and the method has its own"
-        yield "kl_weight", f"a number for {method}: {why}"
-    if settings.projection != "none" and kind.personalises:
-        yield "projection", f"none for {method}, whose clients have models of their own"
-    elif settings.projection != "none" and kind.remembers:
-        yield "projection", f"none for {method}: what its clients keep is no model"
-    for shared in sorted(declared(kind).keys() & models().get(settings.model, {}).keys()):
-        yield "model", f"another network for {method}: {shared} is a parameter of both"
 
 
 def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -2,12 +2,7 @@
 
 from fedbary.settings.model import Settings, registered
 from fedbary.settings.owners import bookkeeping
-from fedbary.settings.resolving import (
-    completed,
-    parse_overrides,
-    resolve,
-    validated,
-)
+from fedbary.settings.resolving import completed, parse_overrides, resolve, validated
 from fedbary.settings.yaml_file import DEFAULTS, ROOT, read_yaml
 
 __all__ = [

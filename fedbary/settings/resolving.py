@@ -84,8 +84,9 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     chosen = _typed({**values, **given})
     method = methods()[chosen.method]
     adapts = given.get("adapters", "none") != "none"
-    if method.fits_last_layer or chosen.inference == "laplace":
-        values["model"] = "linear"
+    own_usual = {**method.defaults, **(OF_LAPLACE if chosen.inference == "laplace" else {})}
+    if "model" in own_usual:
+        values["model"] = own_usual["model"]
         chosen = _typed({**values, **given})
     if (layers := layers_of(chosen.model)) is not None and not adapts:
         values["bayesian_layers"] = min(values["bayesian_layers"], layers)
@@ -93,15 +94,16 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     values = {name: value for name, value in values.items() if name in Settings.model_fields}
     if method.deterministic:
         defaults["bayesian_layers"] = 0
-    if chosen.inference == "laplace":
-        defaults |= {"bayesian_layers": 0, "covariance": "diagonal"}
-    if method.samples_along:
-        defaults["lr_schedule"] = "constant"
+    defaults |= own_usual
     if (adapts or given.get("pixels") == "signed") and "normalise" in defaults:
         defaults["normalise"] = "none"
     others = _words_of_parts() - {name for own in owned_by(chosen).values() for name in own}
     given = {name: value for name, value in given.items() if name not in others}
     return validated({**values, **defaults, **given})
+
+
+OF_LAPLACE = {"model": "linear", "bayesian_layers": 0, "covariance": "diagonal"}
+"""Defaults that differ with inference=laplace."""
 
 
 @cache

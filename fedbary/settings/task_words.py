@@ -11,14 +11,7 @@ from pydantic import Field
 from fedbary.data.forms import require_backbone
 from fedbary.data.image_layout import parse_channels, parse_classes, parse_shape
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import (
-    Checked,
-    Count,
-    InsideUnit,
-    NameList,
-    Number,
-    Positive,
-)
+from fedbary.parts.parameters import Checked, Count, InsideUnit, NameList, Number, Positive
 
 Idle = Mapping[str, tuple[str, object, str]]
 """Settings that another setting's value makes ineffective, each with both and the value of use."""

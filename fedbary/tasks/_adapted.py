@@ -18,7 +18,6 @@ from fedbary.backbones._adapted import (
 from fedbary.models import build
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
-from fedbary.settings.owners import methods
 from fedbary.settings.task_words import OfAdapters, OfFeatures
 from fedbary.tasks._network import as_it_trains
 from fedbary.tasks._values import Condition, Outcome
@@ -41,9 +40,8 @@ def on_backbone(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on the settings of features and of adapters."""
     own = settings.of_task(OfFeatures)
     if has_adapters(settings):
-        alone = methods()[settings.method].fits_last_layer or settings.inference == "laplace"
-        fits = f"method={settings.method}, inference={settings.inference}: they fit the last layer"
-        yield "adapters", not alone, f"none for {fits}"
+        fits = "none for inference=laplace, which fits the last layer alone"
+        yield "adapters", settings.inference != "laplace", fits
         yield "normalise", own.normalise == "none", "none with adapters: the backbone has its own"
         yield "features", own.features == "all", "all with adapters, which change the features"
     standard = own.features == "all" or own.normalise == "channels"

@@ -239,8 +239,7 @@ class Classes(Task):
             shape = ", ".join(map(str, signature.shape))
             raise SettingError(str(path), held or "no array", f"x (N, {shape}) and labels y (N, …)")
         x = x if x.dtype == torch.uint8 else x.float()
-        names = tuple(str(row) for row in range(1, len(x) + 1))
-        return Examples(names, x, None if y is None else y.long())
+        return Examples(x, None if y is None else y.long())
 
     def traced(self, x: Tensor, facts: Facts) -> Tensor:
         """Return the same in plain operations, for a graph."""
@@ -327,7 +326,16 @@ class Classes(Task):
         line |= _failing.classes_failing(found, each, labels, outcome.model, x)
         if outcome.round and y.ndim == 1 and schema.FAILING not in line:
             line |= self.behind(each, labels)
+        line = _failing.with_causes(line, self.causes(outcome, each, x, y))
         return Scored(found, line, prediction)
+
+    def causes(
+        self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor
+    ) -> Iterator[str]:
+        """Yield what in the data may be why a model fails."""
+        if y.ndim == 1:
+            names = [*map(str, self.signature().classes)]
+            yield from _failing.causes_in_labels(prediction.probs, y, outcome.label_counts, names)
 
     def behind(self, prediction: Prediction, labels: Tensor) -> dict[str, str]:
         """Return the lag behind a linear model of the inputs, if it is large."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Generator, Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
@@ -83,6 +85,71 @@ def numbers_failing(rmse: float, targets: Tensor) -> dict[str, str]:
     if len(targets.unique()) < 2 or rmse < AS_GOOD * spread:
         return {}
     return {schema.FAILING: f"RMSE {rmse:.4g} is no better than the mean's {spread:.4g}"}
+
+
+FEW = 10
+"""Training examples of a class, below which a model may not learn it."""
+
+STRANGE = 10.0
+"""Factor by which a column's spread at the server differs much from that at the sites."""
+
+
+def with_causes(line: Mapping[str, Any], causes: Iterable[str]) -> dict[str, Any]:
+    """Return a line whose fault, if it names one, begins with what in the data may cause it."""
+    word = next((word for word in (schema.FAILING, schema.BEHIND) if word in line), None)
+    return {**line, **({word: "; ".join([*causes, line[word]])} if word else {})}
+
+
+def causes_in_labels(
+    probs: Tensor, labels: Tensor, trained: Sequence[int], classes: Sequence[str]
+) -> Iterator[str]:
+    """Yield what is wrong with the labels: one class, few of a class, another order of the names.
+
+    Parameters
+    ----------
+    probs : Tensor
+        Predicted probabilities of the scored examples, (N, C).
+    labels : Tensor
+        Their classes, (N,).
+    trained : sequence of int
+        Number of training examples of each class; empty if unknown.
+    classes : sequence of str
+        The classes' names.
+    """
+    held = {classes[k]: trained[k] for k in labels.unique().tolist() if k < len(trained)}
+    if sum(count > 0 for count in trained) == 1:
+        yield f"all training examples are of class {classes[np.argmax(trained)]}"
+    elif few := {name: count for name, count in held.items() if count < FEW}:
+        yield "few training examples: " + ", ".join(f"{n} of class {c}" for c, n in few.items())
+    counts = np.zeros((len(classes), len(classes)))
+    np.add.at(counts, (probs.argmax(1).cpu().numpy(), labels.cpu().numpy()), 1)
+    own, renamed = counts.trace(), counts[linear_sum_assignment(counts, maximize=True)].sum()
+    if own < len(labels) / len(classes) and renamed - counts.sum(0).max() > len(labels) / 4:
+        yield (
+            f"accuracy {100 * own / len(labels):.1f} % is below chance, and would be "
+            f"{100 * renamed / len(labels):.1f} % if the classes had other names: perhaps they "
+            "stand in another order in the test data"
+        )
+
+
+def causes_in_columns(x: Tensor, names: Sequence[str]) -> Iterator[str]:
+    """Yield the columns whose spread is another at the sites than in the scored rows.
+
+    Parameters
+    ----------
+    x : Tensor
+        The scored rows, (N, D), standardised by the sites' means and deviations. A column that is
+        constant at the sites is divided by 1. Columns of one or two values are not looked at.
+    names : sequence of str
+        The columns' names.
+    """
+    for column, name in zip(x.double().T, names, strict=True):
+        spread = float(column.std(correction=0))
+        if len(column.unique()) > 2 and not 1 / STRANGE < spread < STRANGE:
+            yield (
+                f"column {name} varies {spread:.2g} times as much here as over the sites: one may "
+                "have another unit, or the sites hold one value alone"
+            )
 
 
 def dead_layer(model: nn.Module, x: Tensor) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,21 +16,24 @@ from fedbary.data import deal
 from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
 from fedbary.data.sites import Site
-from fedbary.data.standardise import Sums
-from fedbary.data.table_examples import coded_rows, read_rows, require_rows
-from fedbary.data.tables import Choice, Labelled, Layout, Table, names_in, plain
+from fedbary.data.standardise import SAME, Sums
+from fedbary.data.tables import Choice, Layout, coded_rows, plain, read_rows, require_rows
 from fedbary.errors import CellError
 from fedbary.settings.task_words import OfGuarantees, OfRows
 from fedbary.tasks import _sums
 from fedbary.tasks._calibrated import row_names
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Dialogue
+from fedbary.tasks._values import Dialogue, Facts
+from fedbary.texts import names_in
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 UNTOLD = "columns or cells that do not fit"
 """Message to the server about a site's table; the site's own log says more."""
+
+NO_SPREAD = "columns without spread in training have no effect"
+"""Beginning of the line that names them."""
 
 
 class Rows(Task):
@@ -52,7 +55,8 @@ class Rows(Task):
     def choice(self) -> Choice:
         """Columns that the settings use, and treatment of missing values."""
         own = self.own
-        columns, leave_out = names_in(own.columns, "all"), names_in(own.leave_out, "none")
+        columns = () if own.columns == "all" else tuple(map(plain, names_in(own.columns)))
+        leave_out = () if own.leave_out == "none" else tuple(map(plain, names_in(own.leave_out)))
         return Choice(columns, leave_out, "" if own.id == "none" else plain(own.id), own.missing)
 
     @property
@@ -61,11 +65,11 @@ class Rows(Task):
         return self.own.missing != "refuse"
 
     @abstractmethod
-    def load(self, name: str, layout: Layout | None = None) -> Labelled | Table:
+    def load(self, name: str, layout: Layout | None = None) -> Examples:
         """Return the rows of a source, coded by a layout, by default their own."""
 
     @property
-    def held(self) -> Labelled | Table:
+    def held(self) -> Examples:
         """The table that the settings name."""
         return self.load(self.settings.dataset)
 
@@ -111,7 +115,7 @@ class Rows(Task):
             return deal.client_shard(table, self.deal, site.partitions, site.partition)
         try:
             table = self.load(site.data_path, signature)
-            return deal.site_shard(table.x, table.y, self.deal, site.key)
+            return deal.site_shard(*table.examples, self.deal, site.key)
         except CellError as error:
             told = error.told or UNTOLD
             raise CellError(error.setting, error.value, error.allowed, told) from None
@@ -141,6 +145,23 @@ class Rows(Task):
         are_numbers = torch.tensor([feature in names for feature in layout.features])
         return {"fill": torch.where(are_numbers, medians, of_features.mean)}
 
+    def idle(self, facts: Facts) -> tuple[str, ...]:
+        """Return a line that names the features without spread."""
+        names = self.signature().features
+        idle = [names[place] for place in _idle(facts, names)]
+        return (f"{NO_SPREAD}: {', '.join(idle)}",) if idle else ()
+
+    def compared(
+        self, examples: Examples, facts: Facts, said: Mapping[str, Any] | None
+    ) -> tuple[str, ...]:
+        """Return a line on rows that differ in features without spread."""
+        names, x, differ = examples.layout.features, examples.x, []
+        for place in _idle(facts, names):
+            usual = facts["mean"][place]
+            other = int(((x[:, place] - usual).abs() > SAME * usual.abs()).sum())
+            differ += [f"{names[place]} ({other} rows hold another value)"] if other else []
+        return (f"{NO_SPREAD}: {', '.join(differ)}",) if differ else ()
+
     def inputs(self, x: Tensor | DataFrame, signature: Layout) -> Tensor:
         """Return rows as features (N, D), after a check; columns of a DataFrame by their names.
 
@@ -158,15 +179,20 @@ class Rows(Task):
         return read_rows(path, self.own.target, signature, self.choice.id)
 
 
-def _note(held: Labelled | Table) -> str:
+def _idle(facts: Facts, names: Sequence[str]) -> list[int]:
+    """Return the places of the features without spread."""
+    return facts["std"][: len(names)].isinf().nonzero()[:, 0].tolist() if facts else []
+
+
+def _note(held: Examples) -> str:
     """Describe a table: rows, numbers and levels, and columns that are not used."""
     columns = held.layout.columns
     numbers = sum(not levels for _, levels in columns)
-    parts = [f"{len(held.y)} rows", f"{numbers} columns of numbers"]
+    parts = [f"{len(held.x)} rows", f"{numbers} columns of numbers"]
     if texts := [f"{name} ({len(levels)})" for name, levels in columns if levels]:
         parts.append(f"levels: {', '.join(texts)}")
     if gone := int(held.x.isnan().any(1).sum()):
         parts.append(f"{gone} rows with missing values")
     if held.unused:
         parts.append(f"not used: {', '.join(held.unused)}")
-    return f"{held.name}: {'; '.join(parts)}"
+    return f"{held.source}: {'; '.join(parts)}"

@@ -214,6 +214,18 @@ class Task(ABC):
         scored = evaluation_data(held, self.deal)
         return digest_of(*held.examples, scored, trained, layout)
 
+    def idle(self, facts: Facts) -> Sequence[str]:
+        """Return a line on inputs without spread in the training data, which have no effect."""
+        return ()
+
+    def repeated(self, digest: Digest) -> Sequence[str]:
+        """Return a line on test examples that equal training examples, by a digest of the data."""
+        x = self.evaluation_examples().x
+        if not (count := int(digest.trained_on(x).sum())):
+            return ()
+        said = f"{count} of {len(x)} test examples equal training examples"
+        return (f"{said}: scores on new examples may be worse",)
+
     @property
     def content(self) -> str:
         """The hash of the settings' rows in their order, the same in every process; "" for none."""
@@ -393,8 +405,12 @@ class Task(ABC):
             If there are none that fit the signature.
         """
 
-    def compared(self, examples: Examples, said: Mapping[str, Any]) -> Sequence[str]:
-        """Return lines on how examples differ from the training data, which a `Digest` describes.
+    def compared(
+        self, examples: Examples, facts: Facts, said: Mapping[str, Any] | None
+    ) -> Sequence[str]:
+        """Return lines on how examples differ from the training data.
+
+        The facts describe these, and the words of a `Digest`, where the run has one.
 
         Raises
         ------
@@ -407,8 +423,7 @@ class Task(ABC):
         """Return the labelled examples that the server scores models on, in their own units."""
         if self.settings.dataset == "none":
             raise SettingError("dataset", "none", "labelled examples: this run's server had none")
-        x, y = evaluation_data(self.held, self.deal)
-        return Examples(tuple(str(row) for row in range(1, len(y) + 1)), x, y)
+        return Examples(*evaluation_data(self.held, self.deal))
 
     @abstractmethod
     def answers(self, prediction: Any, signature: Any) -> dict[str, np.ndarray]:

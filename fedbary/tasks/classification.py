@@ -22,10 +22,10 @@ from fedbary.data import deal
 from fedbary.data.batches import Augment, inputs, require_pixels
 from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
-from fedbary.data.image_examples import read_images
+from fedbary.data.image_examples import own_notes, own_shard, read_images
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import Dataset, Normaliser, pixel_sums
-from fedbary.data.sites import Site, own_notes, own_shard
+from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import Checked
 from fedbary.predictive import Prediction
@@ -243,9 +243,17 @@ class Classification(Classes):
         """Read an ``.npz`` file, an image, or a folder of images."""
         return read_images(path, signature, self.own.resize)
 
-    def compared(self, examples: Examples, said: Mapping[str, Any]) -> tuple[str, ...]:
+    def idle(self, facts: Facts) -> tuple[str, ...]:
+        """Return a line on channels or features without spread."""
+        count = int(facts["std"].isinf().sum()) if facts else 0
+        what = f"{count} of {len(facts['std'])} channels or features" if count else ""
+        return (f"{what} have no spread in training, and no effect",) if count else ()
+
+    def compared(
+        self, examples: Examples, facts: Facts, said: Mapping[str, Any] | None
+    ) -> tuple[str, ...]:
         """Compare the pixels' range."""
-        return _images.compared(examples.x, said)
+        return () if said is None else _images.compared(examples.x, said)
 
     def at_end(
         self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor, facts: Facts

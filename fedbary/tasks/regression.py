@@ -19,7 +19,8 @@ from torch import Generator, Tensor, nn
 
 from fedbary.data import deal
 from fedbary.data.deal import Shard
-from fedbary.data.tables import Layout, Table, load
+from fedbary.data.examples import Examples
+from fedbary.data.tables import Layout, load
 from fedbary.figures.run_pictures import reliability_picture
 from fedbary.figures.sheet import BLUE, GREEN, RED
 from fedbary.models import mlp
@@ -32,7 +33,6 @@ from fedbary.predictive.regression import NoiseSums, RegressionStandardiser, noi
 from fedbary.runs import schema
 from fedbary.scores.regression import SCORES, score
 from fedbary.settings.config import Settings
-from fedbary.settings.owners import methods
 from fedbary.settings.task_words import OfNumbers
 from fedbary.tasks import _failing, _sums
 from fedbary.tasks._rows import Rows
@@ -80,8 +80,6 @@ def of_numbers(settings: Settings) -> Iterator[Condition]:
     yield "inference", not clamped, "another local method: only the CNN clamps log-variances"
     yield "device", settings.device != "cuda", "auto or cpu: regression is done on CPUs"
     name, noise = settings.strategy, own.noise
-    fits = noise == "learned" or not methods()[settings.method].needs_numbers
-    yield "noise", fits, f"learned for method={settings.method}"
     of_rounds = noise != "cross" or settings.mode == "rounds"
     shown = "another value for mode=async: cross shows clients the networks of a round"
     yield "noise", of_rounds, shown
@@ -125,7 +123,7 @@ class Regression(Rows):
                 uses = "lr, lr_schedule, local_epochs, batch_size, noise"
                 yield name, (f"method={settings.method}", uses)
 
-    def load(self, name: str, layout: Layout | None = None) -> Table:
+    def load(self, name: str, layout: Layout | None = None) -> Examples:
         """Return rows with a number each."""
         by = self.settings
         return load(name, by.data_dir, self.own.target, by.download, layout, self.choice)
@@ -211,7 +209,9 @@ class Regression(Rows):
         line |= _failing.numbers_failing(scores["rmse"], targets)
         if outcome.round and schema.FAILING not in line:
             line |= _failing.numbers_behind(self.held, self.deal, prediction, targets)
-        return Scored(scores, line, prediction)
+        rows = RegressionStandardiser(**facts).features(x)
+        causes = _failing.causes_in_columns(rows, self.signature().features)
+        return Scored(scores, _failing.with_causes(line, causes), prediction)
 
     def said(self, scores: Mapping[str, float]) -> str:
         """Return NLL, RMSE and coverage."""

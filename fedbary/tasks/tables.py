@@ -20,9 +20,10 @@ from torch.nn.functional import one_hot
 
 from fedbary.data import deal
 from fedbary.data.deal import Shard
+from fedbary.data.examples import Examples, with_test
 from fedbary.data.image_layout import parse_classes
 from fedbary.data.standardise import Standardiser
-from fedbary.data.tables import Labelled, Layout, load_features, load_labelled, with_test
+from fedbary.data.tables import Layout, load_features, load_labelled
 from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.parts.parameters import ShareOrZero
@@ -31,9 +32,8 @@ from fedbary.scores import tables as scores
 from fedbary.scores.metrics import Roc
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
-from fedbary.settings.owners import methods
 from fedbary.settings.task_words import OfClasses, OfRows
-from fedbary.tasks import _beyond, _classes, _sums
+from fedbary.tasks import _beyond, _classes, _failing, _sums
 from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
 from fedbary.tasks._classes import Classes, predicts_classes
 from fedbary.tasks._network import network
@@ -78,10 +78,6 @@ def of_rows(settings: Settings) -> Iterator[Condition]:
     flat = settings.model not in ("cnn", "resnet20")
     yield "model", flat, "mlp, linear or a network of yours for tables"
     yield "dataset", settings.dataset != "none", "the server's own table for task=tables"
-    weighs = settings.of_task(OfLabelledRows).class_weights != "none"
-    by_count = not (weighs and methods()[settings.method].fits_last_layer)
-    allowed = f"none for method={settings.method}, which counts every example once"
-    yield "class_weights", by_count, allowed
 
 
 class Tables(Rows, Classes):
@@ -111,7 +107,7 @@ class Tables(Rows, Classes):
         """The task's own settings."""
         return self.settings.of_task(OfLabelledRows)
 
-    def load(self, name: str, layout: Layout | None = None) -> Labelled:
+    def load(self, name: str, layout: Layout | None = None) -> Examples:
         """Return rows with classes: a layout's, else those of the settings, else the data's."""
         by, own = self.settings, self.own
         classes = parse_classes(own.classes) if layout is None and own.classes != "auto" else ()
@@ -232,6 +228,13 @@ class Tables(Rows, Classes):
         """Return rows standardised."""
         scale = Standardiser(facts["mean"], facts["std"], facts.get("fill"))
         return scale.features(x).to(torch_device(self.settings))
+
+    def causes(
+        self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor
+    ) -> Iterator[str]:
+        """Yield causes in the labels, and in the columns."""
+        yield from super().causes(outcome, prediction, x, y)
+        yield from _failing.causes_in_columns(x, self.signature().features)
 
     def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
         """Return accuracy, NLL, ECE, Brier score, AUROC and sensitivity."""

@@ -9,6 +9,7 @@ need them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,8 @@ from fedbary.data.forms import source_of, user_path
 from fedbary.data.image_layout import ImageLayout, parse_classes
 from fedbary.data.images import Dataset
 from fedbary.data.sites import Site
-from fedbary.data.tables import Layout, load_frame
-from fedbary.data.text_rows import TextRows, clean, dataset_of, read_texts, text_examples
+from fedbary.data.tables import load_frame, perhaps
+from fedbary.data.text_rows import clean, dataset_of, read_texts, text_examples
 from fedbary.data.unchanged import Kept, source_state
 from fedbary.errors import CellError, SettingError
 from fedbary.predictive import Prediction
@@ -37,25 +38,20 @@ from fedbary.settings.task_words import OfTexts
 from fedbary.tasks._adapted import on_backbone
 from fedbary.tasks._classes import predicts_classes
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Condition
+from fedbary.tasks._values import Condition, Facts
 from fedbary.tasks.classification import Classification
 
 UNTOLD = "a table of texts that can be read"
 """Message to the server about a site's file; the site's own log says more."""
 
 
-_rows: Kept[TextRows] = Kept(64)
-
-
-@lru_cache(maxsize=4)
-def _dataset(rows: TextRows, classes: tuple[str, ...]) -> Dataset:
-    return dataset_of(rows, classes)
+_rows: Kept[Examples] = Kept(64)
+_dataset = lru_cache(maxsize=4)(dataset_of)
 
 
 @lru_cache(maxsize=64)
-def _own_shard(rows: TextRows, classes: tuple[str, ...], dealt: deal.Deal, key: int) -> Shard:
-    y = rows.labels(Layout((), classes))
-    return deal.site_shard(rows.tokens[rows.kept], y[rows.kept], dealt, key)
+def _own_shard(rows: Examples, dealt: deal.Deal, key: int) -> Shard:
+    return deal.site_shard(*rows.known().examples, dealt, key)
 
 
 def of_texts(settings: Settings) -> Iterator[Condition]:
@@ -92,20 +88,27 @@ class Text(Classification):
         how = own.backbone_weights, own.max_tokens, by.download
         return load_text(own.backbone, *how, torch_device(by))
 
-    def _read(self, name: str) -> TextRows:
+    def _read(self, name: str, classes: tuple[str, ...] | None) -> Examples:
+        """Return a source's texts, with labels for some classes, or for its own; None: without."""
         by, own, encode = self.settings, self.words, self.pretrained.encoder
         where = name, by.data_dir, own.target, by.download
 
-        def read() -> TextRows:
-            return read_texts(load_frame(*where), own.text, encode)
+        def read() -> Examples:
+            frame = load_frame(*where)
+            if classes is None:
+                return read_texts(replace(frame, target=None), own.text, encode)
+            return read_texts(frame, own.text, encode, classes)
 
         state = source_state(source_of(name), user_path(by.data_dir).absolute())
-        return _rows.get((*where, own.text, encode), state, read)
+        return _rows.get((*where, own.text, encode, classes), state, read)
 
     @property
     def held(self) -> Dataset:
         """The texts that the settings name, as tokens."""
-        return _dataset(self._read(self.settings.dataset), self._classes)
+        rows, id = self._read(self.settings.dataset, self._classes), self.words.id
+        if id not in ("none", *rows.unused):
+            raise CellError("id", id, perhaps(id, rows.source, rows.unused))
+        return _dataset(rows)
 
     @property
     def _classes(self) -> tuple[str, ...]:
@@ -129,8 +132,8 @@ class Text(Classification):
             content.
         """
         try:
-            rows = self._read(site.data_path)
-            return _own_shard(rows, signature.classes, self.deal, site.key)
+            rows = self._read(site.data_path, signature.classes)
+            return _own_shard(rows, self.deal, site.key)
         except CellError as error:
             told = error.told or "columns or classes that do not fit"
             raise CellError(error.setting, error.value, error.allowed, told) from None
@@ -147,8 +150,8 @@ class Text(Classification):
         """Return lines on a site's own texts that are cut or left out."""
         if site.partition is not None:
             return ()
-        rows = self._read(site.data_path)
-        said = (f"{int(rows.kept.sum())} texts", *rows.notes)
+        rows = self._read(site.data_path, signature.classes)
+        said = (f"{len(rows.x) - len(rows.unknown)} texts", *rows.notes)
         return (f"{site.data_path}: {'; '.join(said)}",)
 
     def augments(self, site: Site) -> Augment:
@@ -186,7 +189,7 @@ class Text(Classification):
             raise SettingError("texts", f"text {empty[0] + 1} is empty", "texts that are not empty")
         return tokens
 
-    def compared(self, examples: Examples, said: Any) -> tuple[str, ...]:
+    def compared(self, examples: Examples, facts: Facts, said: Any) -> tuple[str, ...]:
         """Compare nothing: tokens have no range."""
         return ()
 
@@ -194,8 +197,7 @@ class Text(Classification):
         """Return the texts of `ood_dataset`, as tokens; None for none."""
         if self.words.ood_dataset == "none":
             return None
-        rows = self._read(self.words.ood_dataset)
-        return rows.tokens[rows.kept]
+        return self._read(self.words.ood_dataset, None).known().x
 
     def behind(self, prediction: Prediction, labels: Tensor) -> dict[str, str]:
         """Return nothing: a linear model of tokens is no rival."""

@@ -368,6 +368,8 @@ def _restandardised(
     count, means = total_of(state_of(_of_first_run(sites)))
     mean, squares = _by_fact(method.columns(means), facts)
     scale, factor = renewed(Standardiser(facts["mean"], facts["std"]), mean, squares)
+    if method.needs_numbers and scale.std[-1].isinf():
+        raise SettingError("site", "targets of the others that are all equal", "targets that vary")
     each = len(method.columns(means)[0]) // len(mean)
     shift, factor = mean.repeat_interleave(each), factor.repeat_interleave(each)
     moved: dict[str, _Site] = {

@@ -62,7 +62,7 @@ def load(run: Path | str, own_code: bool = False, group: str | None = None) -> T
         if group is not None:
             trained = of_group(trained, folder, group)
             _fill(trained.network, trained.posterior, folder)
-        zeros = Examples(("1", "2"), trained.task.zeros(trained.signature), None)
+        zeros = Examples(trained.task.zeros(trained.signature), None)
         trained.predict(zeros, samples=1)
     return trained
 

@@ -136,9 +136,8 @@ class Trained:
         if not place.exists():
             raise SettingError("data", str(path), "the path of a file or a folder; there is none")
         examples = task.examples(place, self.signature)
-        if self.data is None:
-            return examples
-        return replace(examples, notes=(*examples.notes, *task.compared(examples, self.data.said)))
+        notes = task.compared(examples, self.facts, self.data.said if self.data else None)
+        return replace(examples, notes=(*examples.notes, *notes))
 
     def evaluation_examples(self) -> Examples:
         """Return the labelled examples that scored the run, in their own units.
@@ -193,8 +192,7 @@ class Trained:
         if isinstance(x, Examples):
             return x.x
         found = self.task.inputs(x, self.signature)
-        if self.data is not None:
-            self.task.compared(Examples((), found, None), self.data.said)
+        self.task.compared(Examples(found, None), self.facts, self.data.said if self.data else None)
         return found
 
     def sets(self, x: Inputs, level: float | None = None, site: str | None = None) -> Tensor:

@@ -1,6 +1,5 @@
 """A run's sites calibrate sets and thresholds together; a hostile one has its share at most."""
 
-import csv
 import json
 import math
 import re
@@ -12,6 +11,7 @@ import torch
 from every_method import OF_CLASSES, night, of_tables
 from hostile_site import run_with_a_hostile_site
 from own_sites import cut
+from runs_of import INLINE, rows
 
 import client_app
 import fedbary
@@ -29,10 +29,7 @@ from fedbary.trained.judgement import set_scores
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 
-FEW = {
-    "engine": "inline", "pictures": False, "device": "cpu", "clients": 3, "rounds": 1,
-    "holdout": 0.3, "conformal": 0.9,
-}  # fmt: skip
+FEW = {**INLINE, "clients": 3, "rounds": 1, "holdout": 0.3, "conformal": 0.9}
 QUICK = {"local_epochs": 2, "samples": 4, "model": "mlp", "bayesian_layers": 1}
 RUNS = {
     "draws": {"conformal_score": "aps"},
@@ -135,37 +132,24 @@ def test_a_run_that_was_cut_off_calibrates_what_it_would_have(tmp_path, monkeypa
     assert one == other
 
 
-def doubled(metrics):
-    for name in ("counts", "risk-counts"):
-        metrics[name] = [2 * count for count in metrics[name]]
+LIES = [
+    lambda held: {name: [2 * count for count in held[name]] for name in ("counts", "risk-counts")},
+    lambda held: {"risk-counts": [2 * count for count in held["risk-counts"]]},
+    lambda held: {"cells": [10**9, *held["cells"][1:]]},
+    lambda held: {"counts": [-count for count in held["counts"]]},
+    lambda held: {"counts": [math.nan for _ in held["counts"]]},
+    lambda held: {"cells": []},
+]
+"""What a site sends in the place of its histogram."""
 
 
-def unequal(metrics):
-    metrics["risk-counts"] = [2 * count for count in metrics["risk-counts"]]
-
-
-def beyond(metrics):
-    metrics["cells"] = [10**9, *metrics["cells"][1:]]
-
-
-def negative(metrics):
-    metrics["counts"] = [-count for count in metrics["counts"]]
-
-
-def nothing(metrics):
-    del metrics["cells"]
-
-
-def no_number(metrics):
-    metrics["counts"] = [math.nan for _ in metrics["counts"]]
-
-
-@pytest.mark.parametrize("lie", [doubled, unequal, beyond, negative, nothing, no_number])
+@pytest.mark.parametrize("lie", LIES)
 def test_a_site_whose_histogram_is_not_of_what_it_holds_is_left_out_by_name(lie, tmp_path, caplog):
     def spoil(action, reply):
         metrics = reply.content.metric_records["metrics"]
         if action == "ask" and "counts" in metrics and "cells" in metrics:
-            lie(metrics)
+            for name, value in lie(dict(metrics)).items():
+                metrics[name] = value
 
     run_with_a_hostile_site(settings(), tmp_path / "run", spoil, 1)
     assert kept(tmp_path / "run")["sites"].keys() == {"partition 0", "partition 2"}
@@ -289,14 +273,9 @@ def scans(tmp_path, monkeypatch):
     return tmp_path / "scans.npz"
 
 
-def rows(file):
-    with open(file, newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
 def test_the_command_writes_sets_and_how_often_they_hold_the_class(run_with_sets, scans, capsys):
     predict(run_with_sets, scans)
-    found = rows("predictions.csv")
+    found = rows()
     for row in found:
         held = row["set"].split(" | ") if row["set"] else []
         assert len(held) == int(row["set size"])
@@ -324,14 +303,14 @@ def test_the_command_keeps_the_error_that_was_asked_for_or_says_what_it_takes(
     run_with_sets, scans, capsys
 ):
     predict(run_with_sets, scans, error_rate=0.1, confidence=0.95)
-    found = rows("predictions.csv")
+    found = rows()
     labels = np.load(scans)["y"]
     kept = [row["class"] == str(y) for row, y in zip(found, labels, strict=True)
             if row["to a person"] == "False"]  # fmt: skip
     assert len(kept) > 50 and np.mean(kept) > 0.9
     assert "with 95 % confidence" in capsys.readouterr().out
     predict(run_with_sets, scans, error_rate=1e-4, confidence=0.95, force=True)
-    assert all(row["to a person"] == "True" for row in rows("predictions.csv"))
+    assert all(row["to a person"] == "True" for row in rows())
     assert "held-out examples do not show" in capsys.readouterr().out
     predict(run_with_sets, scans, error_rate=0.1, confidence=0.95, held_out=scans, force=True)
     assert f"of {len(labels)} held-out" in capsys.readouterr().out
@@ -382,7 +361,7 @@ def test_numbers_have_intervals_by_group_and_by_site(tmp_path, capsys, monkeypat
     q = torch.tensor([held["thresholds"][ward] for ward in known.columns["ward"]])
     torch.testing.assert_close((high - low) / 2, q.double() * forecast.var.double().sqrt())
     predict(tmp_path / "run", tmp_path / "wards.csv")
-    row = rows("predictions.csv")[0]
+    row = rows()[0]
     assert float(row["low"]) == pytest.approx(float(low[0]), rel=1e-4)
     evaluate(tmp_path / "run", tmp_path / "wards.csv", by="ward")
     scored = {row["group"]: row for row in rows("evaluation/sets.csv")}

@@ -8,6 +8,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_sites import cut
+from runs_of import SHORT
 from runs_of import lines as lines_of
 from strategies_replies import metadata
 
@@ -19,10 +20,7 @@ from fedbary.settings.config import resolve
 from server_app import run
 from server_app.engine.inline import InlineGrid
 
-QUICK = {
-    "engine": "inline", "pictures": False, "device": "cpu", "clients": 3, "rounds": 2,
-    "local_epochs": 1, "samples": 2, "holdout": 0.2,
-}  # fmt: skip
+QUICK = {**SHORT, "clients": 3, "rounds": 2, "holdout": 0.2}
 IMAGES = {"dataset": "none", "classes": "10", "input_shape": "1x8x8"}
 SECRET = "Smith-1943"
 PATH = "/wards/Smith-1943/scans"

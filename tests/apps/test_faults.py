@@ -7,7 +7,7 @@ import time
 import pytest
 from flwr.app import Array
 from hostile_site import run_with_a_hostile_site
-from runs_of import lines, posterior, same
+from runs_of import SHORT, lines, posterior, same
 
 import client_app
 from fedbary.errors import RunError, SettingError
@@ -16,9 +16,8 @@ from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 
 QUICK = {
-    "engine": "inline", "clients": 3, "rounds": 3, "local_epochs": 1, "samples": 3,
-    "pictures": False, "round_timeout": 1,
-    "normalise": "none",  # clients of these tests' own answer no question
+    **SHORT, "clients": 3, "rounds": 3, "samples": 3, "round_timeout": 1, "normalise": "none",
+    "train_fraction": 0.3,
 }  # fmt: skip
 
 

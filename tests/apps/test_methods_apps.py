@@ -28,6 +28,9 @@ import client_app
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
 from fedbary.methods import METHODS, require_method
+from fedbary.methods._sites import SiteMethod
+from fedbary.methods._sums import SumsMethod
+from fedbary.methods.lda import LDA
 from fedbary.settings.config import completed, resolve
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
@@ -47,7 +50,7 @@ def test_it_trains_when_some_clients_take_part_and_writes_what_it_did(name, tmp_
     run_inline(chosen, tmp_path / "run")
     first, *_, last = lines(tmp_path / "run")
     assert last["nll"] < first["nll"] - 0.5
-    assert METHODS[name].fits_last_layer or all(map(has_a_loss, last["clients"]))
+    assert issubclass(METHODS[name], SumsMethod) or all(map(has_a_loss, last["clients"]))
     assert last["refused"] == []
 
 
@@ -66,7 +69,8 @@ TASKS = {"regression": REGRESSION, "tables": {"task": "tables"}}
         (name, task)
         for i, name in enumerate(EACH)
         for j, task in enumerate(TASKS)
-        if (NIGHT or (i + j) % 2) and not (METHODS[name].fits_last_layer and task == "regression")
+        if (NIGHT or (i + j) % 2)
+        and not (issubclass(METHODS[name], SumsMethod) and task == "regression")
     ],
 )
 def test_it_trains_in_every_task_that_is_no_classification_of_images(name, task, tmp_path):
@@ -81,7 +85,7 @@ def test_it_trains_in_every_task_that_is_no_classification_of_images(name, task,
     first, *_, last = lines(tmp_path / "run")
     assert first["nll"] is None or last["nll"] < first["nll"] - 0.1
     assert last["admitted"] == 3 and last["refused"] == []
-    assert METHODS[name].fits_last_layer or all(map(has_a_loss, last["clients"]))
+    assert issubclass(METHODS[name], SumsMethod) or all(map(has_a_loss, last["clients"]))
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -164,7 +168,7 @@ PUBLISHED = [name for name in METHODS if name != "barycentre"]
 def test_a_regression_says_which_noise_its_method_takes(name):
     method = METHODS[name]
     chosen = {"method": name, "bayesian_layers": 0 if method.deterministic else 1}
-    if method.fits_last_layer and not method.needs_numbers:
+    if issubclass(method, LDA):
         with pytest.raises(SettingError, match=f"method: '{name}'.*ConjugateGaussian.*classes"):
             resolve({"task": "regression", **chosen})
         return
@@ -192,7 +196,6 @@ def test_a_model_of_the_other_kind_is_refused_before_the_start(name):
             "predictive: .product",
         ),
         ({"predictive": "members"}, "predictive: 'members'.*whose networks predict together"),
-        *(({"method": n, "kl_weight": 0}, "kl_weight") for n, m in METHODS.items() if m.needs_kl),
     ],
 )
 def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, named, tmp_path):
@@ -203,10 +206,16 @@ def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, 
         run_inline(chosen, tmp_path / "run")
 
 
+@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if issubclass(m, SiteMethod)])
+def test_a_prior_that_does_not_act_is_refused_where_sites_need_one(name):
+    with pytest.raises(SettingError, match=f"kl_weight: 0.*above 0 for method={name}"):
+        resolve({"method": name, "kl_weight": 0})
+
+
 def test_a_temperature_of_other_predictions_is_refused():
     for name in OF_CLASSES:
         kind = METHODS[name]
-        by_model = not (kind.has_members or kind.draws_around)
+        by_model = not (kind.members or kind.draws_around)
         words = {"method": name, "bayesian_layers": 0 if kind.deterministic else 3}
         words |= {"calibrate": "temperature", "server_fraction": 0.1, "kl_weight": 1.0}
         if by_model or kind.shows or kind.personalises:

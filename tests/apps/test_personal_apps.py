@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs_of import lines
+from runs_of import INLINE, SHORT, lines
 
 from fedbary import load
 from fedbary.errors import SettingError
@@ -19,10 +19,7 @@ from server_app.engine.inline import run_inline
 from strategies.answering import global_model
 from strategies.by_name import strategy_for
 
-QUICK = {
-    "engine": "inline", "device": "cpu", "clients": 3, "rounds": 2, "local_epochs": 2,
-    "pictures": False, "samples": 2, "alpha": 0.2,
-}  # fmt: skip
+QUICK = {**SHORT, "clients": 3, "rounds": 2, "local_epochs": 2, "alpha": 0.2}
 SCORES = {"accuracy", "nll", "ece", "brier"}
 
 
@@ -208,9 +205,8 @@ def test_a_class_that_the_test_set_lacks_is_left_out():
 
 
 GROUPS = {
-    "engine": "inline", "device": "cpu", "clients": 4, "rounds": 1, "local_epochs": 2,
-    "pictures": False, "model": "linear", "rule": "FedAvg", "bayesian_layers": 0,
-    "method": "Hierarchy", "groups": "a,a,b,b",
+    **INLINE, "clients": 4, "rounds": 1, "local_epochs": 2, "model": "linear", "rule": "FedAvg",
+    "bayesian_layers": 0, "method": "Hierarchy", "groups": "a,a,b,b",
 }  # fmt: skip
 
 

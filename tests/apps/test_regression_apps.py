@@ -140,11 +140,6 @@ def test_files_that_are_no_regression_are_refused(cells, said, tmp_path):
         prepare(settings(dataset=str(tmp_path / "bad.csv")), tmp_path / "run")
 
 
-def test_what_may_resume_but_has_no_checkpoint_begins(finished, tmp_path):
-    run_inline(settings(resume="last"), tmp_path / "run")
-    assert same(tensors(tmp_path / "run"), tensors(finished))
-
-
 @pytest.mark.parametrize("count", [0, None])
 def test_answers_that_are_no_sums_are_left_out(count, tmp_path):
     """A client that lies about its columns or its noise counts in neither and ends nothing."""

@@ -5,18 +5,17 @@ import own_data
 import pytest
 import torch
 from PIL import Image
-from runs_of import lines, tensors
+from runs_of import SHORT, lines, tensors
 
 import client_app
 from fedbary.data.batches import inputs
+from fedbary.data.image_examples import own_data as data_of
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.sites import own_data as data_of
 from fedbary.settings.config import resolve
 from server_app import run
 from server_app.engine.inline import InlineGrid
 
-SMALL = {"engine": "inline", "device": "cpu", "rounds": 1, "local_epochs": 1, "samples": 2,
-         "pictures": False, "holdout": 0.0, "evaluate_clients": 0}  # fmt: skip
+SMALL = {**SHORT, "holdout": 0.0, "evaluate_clients": 0}
 
 
 def federation(chosen, paths):

@@ -8,7 +8,7 @@ import torch
 import yaml
 from flwr.app import ArrayRecord
 from hostile_site import app_of
-from runs_of import lines
+from runs_of import SHORT, lines
 
 import client_app
 from fedbary import load
@@ -22,10 +22,7 @@ from server_app import run
 from server_app.engine.inline import InlineGrid
 from server_app.recorder import Recorder
 
-WORDS = {
-    "task": "tables", "engine": "inline", "clients": 3, "rounds": 8, "local_epochs": 1,
-    "samples": 2, "pictures": False, "evaluate_clients": 0,
-}  # fmt: skip
+WORDS = {**SHORT, "task": "tables", "clients": 3, "rounds": 8, "evaluate_clients": 0}
 CHOSEN = resolve(WORDS)
 
 

@@ -3,25 +3,21 @@
 import numpy as np
 import pytest
 import torch
-from every_method import night
-from runs_of import lines, same, tensors
+from runs_of import INLINE, lines, tensors
 from sklearn.linear_model import LogisticRegression
 
 import client_app
 from fedbary.data.deal import Deal, evaluation_data, rows
 from fedbary.data.tables import load_labelled
 from fedbary.errors import SettingError
-from fedbary.launching.launch import launch, prepare
+from fedbary.launching.launch import prepare
 from fedbary.scores.tables import score
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 
-QUICK = {
-    "task": "tables", "engine": "inline", "pictures": False, "clients": 3, "rounds": 2,
-    "local_epochs": 2,
-}  # fmt: skip
+QUICK = {**INLINE, "task": "tables", "clients": 3, "rounds": 2, "local_epochs": 2}
 
 
 def settings(**changes):
@@ -74,13 +70,6 @@ def test_a_federation_is_as_good_as_logistic_regression_on_all_rows(tmp_path):
         found.append([line["nll"] - rival["nll"], line["auroc"] - rival["auroc"]])
     nll, auroc = np.mean(found, axis=0)
     assert nll < 0.02 and auroc > -0.005
-
-
-@pytest.mark.slow
-@night
-def test_ray_gives_the_same_model(finished, tmp_path):
-    launch(prepare(settings(engine="ray", device="cpu"), tmp_path / "run"))
-    assert same(tensors(tmp_path / "run"), tensors(finished))
 
 
 def test_balanced_weights_find_a_rare_class_and_leave_probabilities_its_own(tmp_path):

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord
 from hypothesis import given
 from hypothesis import strategies as st
 from nodes import Grid
-from runs_of import tensors
+from runs_of import SHORT, tensors
 
 import client_app
 from client_app.node import Node
@@ -85,13 +85,11 @@ def test_where_nobody_says_so_all_are_asked_and_alike():
 
 NOISE_VAR = 0.5
 LINEAR = {
-    "task": "regression", "method": "barycentre", "rule": "RKLB", "model": "linear",
+    **SHORT, "task": "regression", "method": "barycentre", "rule": "RKLB", "model": "linear",
     "noise": NOISE_VAR, "predictive": "montecarlo", "inference": "natural_gradient",
-    "bayesian_layers": 1,
-    "engine": "inline", "clients": 4, "partition": "quantity", "alpha": 0.5, "rounds": 1,
-    "pictures": False,
-    "local_epochs": 300, "batch_size": 64, "lr": 0.003, "log_var_lr": 0.003, "prior_std": 0.1,
-    "weight_decay": 0, "evaluate_clients": 0, "device": "cpu", "samples": 2,
+    "bayesian_layers": 1, "clients": 4, "partition": "quantity", "alpha": 0.5, "local_epochs": 300,
+    "batch_size": 64, "lr": 0.003, "log_var_lr": 0.003, "prior_std": 0.1, "weight_decay": 0,
+    "evaluate_clients": 0,
 }  # fmt: skip
 
 

@@ -79,12 +79,6 @@ def complains(tmp_path, words, said):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_says_what_can_be_given(tmp_path):
-    done = fedbary("simulate", "--help", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "KEY=VALUE" in done.stdout
-
-
 def test_an_own_npz_runs_and_a_second_run_does_not_overwrite_it(tmp_path):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 90)

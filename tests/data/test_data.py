@@ -159,10 +159,7 @@ def changed(**arrays):
         (changed(classes=["a", "b"]), "classes: '2 names for labels up to 2'"),
         (changed(classes=["a", "b", "a"]), "classes: .*another name for each"),
         (changed(x_train=np.zeros((0, 8, 8), np.uint8)), "x_train: '0×8×8';.*at least 1"),
-        (
-            changed(x_train=np.zeros((12, 8, 8), int)),
-            "x_train: 'int64';.*uint8 or a float",
-        ),
+        (changed(x_train=np.zeros((12, 8, 8), int)), "x_train: 'int64';.*uint8 or a float"),
         (changed(x_train=np.full((12, 8, 8), np.nan)), "x_train: .*not finite"),
         (changed(x_test=np.full((6, 8, 8), 1e300)), "x_test: .*not finite"),
         (changed(x_test=np.zeros((6, 9, 9), np.uint8)), "'1×8×8 uint8 and 1×9×9 uint8'"),

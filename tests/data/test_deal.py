@@ -22,7 +22,7 @@ from fedbary.data.frame import frame
 from fedbary.data.partition import PARTITIONS
 from fedbary.data.standardise import Standardiser, Sums
 from fedbary.data.tables import Layout, load_labelled
-from fedbary.data.tables._coded import encode
+from fedbary.data.tables._layout import encode
 from fedbary.errors import SettingError
 
 

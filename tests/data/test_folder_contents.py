@@ -8,11 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from fedbary.data.image_examples import read_images
+from fedbary.data.image_examples import own_data, own_notes, read_images
 from fedbary.data.image_folder import contents
 from fedbary.data.image_layout import ImageLayout, parse_classes
 from fedbary.data.images import load
-from fedbary.data.sites import own_data, own_notes
 from fedbary.errors import SettingError
 
 RNG = np.random.default_rng(0)

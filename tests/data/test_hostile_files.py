@@ -15,10 +15,10 @@ from PIL import Image, ImageFile
 
 from fedbary.data.batches import inputs
 from fedbary.data.formats.npz import read_npz_arrays
+from fedbary.data.image_examples import own_data
 from fedbary.data.image_files import FORMATS, LARGEST_FILE, read_image
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import load
-from fedbary.data.sites import own_data
 from fedbary.data.tables import load as load_table
 from fedbary.errors import SettingError
 

@@ -1,6 +1,7 @@
 """What a class, a level, a column and a number is, the same in every format."""
 
 import unicodedata
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -10,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbary.data.frame import frame, frame_of
-from fedbary.data.table_examples import read_rows
-from fedbary.data.tables import load, load_labelled
-from fedbary.data.tables._layout import layout_of
+from fedbary.data.tables import Choice, load, load_labelled, read_rows
+from fedbary.data.tables._layout import MAX_LEVELS, layout_of
 from fedbary.errors import SettingError
+from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
+from fedbary.texts import listed, names_in
 
 FORMATS = ("csv", "csv.gz", "tsv", "parquet", "npz")
 
@@ -47,7 +50,7 @@ CLASSES = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("classes", CLASSES)
 def test_a_class_is_its_text(classes, ending, tmp_path):
@@ -188,9 +191,11 @@ def test_text_that_is_numbers_or_dates_to_people_is_refused_by_name(cells, task,
         (load_labelled if task == "tables" else load)(path, tmp_path, "y")
 
 
-def test_a_column_of_nearly_as_many_levels_as_rows_is_refused(tmp_path):
-    path = write(tmp_path, "n.csv", {"who": [f"P{i}" for i in range(12)], "y": list("ab") * 6})
-    with pytest.raises(SettingError, match="feature 'who': '12 texts'.*id=who"):
+@pytest.mark.parametrize(("levels", "rows"), [(12, 12), (MAX_LEVELS + 1, 200)])
+def test_names_and_notes_are_no_levels(levels, rows, tmp_path):
+    who = [f"P{i % levels}" for i in range(rows)]
+    path = write(tmp_path, "n.csv", {"who": who, "y": list("ab") * (rows // 2)})
+    with pytest.raises(SettingError, match=f"feature 'who': '{levels} texts'.*id=who"):
         load_labelled(path, tmp_path, "y")
 
 
@@ -303,6 +308,48 @@ def test_a_name_may_hold_the_comma_that_separates_elsewhere(mark, tmp_path):
     assert load_labelled("c.csv", tmp_path, "out").layout.features == ("age, years", "sex")
     (tmp_path / "q.csv").write_text('"a;b;c",out\n1,2\n4,5\n')
     assert load_labelled("q.csv", tmp_path, "out").layout.features == ("a;b;c",)
+
+
+def test_a_column_and_a_class_whose_name_has_a_comma_can_be_named(tmp_path):
+    header, rows = '"age, years",b,out', '1,2,"ill, severe"\n4,5,well\n7,5,well\n'
+    (tmp_path / "c.csv").write_text(f"{header}\n{rows}")
+
+    def signature(**changes):
+        about = {"task": "tables", "dataset": str(tmp_path / "c.csv"), "target": "out"}
+        return task_of(resolve({**about, **changes})).signature()
+
+    assert signature(columns='"age, years"').features == ("age, years",)
+    assert signature(leave_out='"age, years"').features == ("b",)
+    assert signature(classes='well,"ill, severe"').classes == ("well", "ill, severe")
+    with pytest.raises(SettingError, match=r'columns: .age.; .*"age, years", b$'):
+        signature(columns="age")
+    with pytest.raises(SettingError, match="expected well, worse, which"):
+        signature(classes="well,worse")
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1), min_size=1))
+def test_names_in_a_line_are_read_as_they_were_listed(found):
+    assert names_in(listed(found)) == names_in(listed(found, ",")) == found
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_names_of_rows_are_kept_as_they_are_written(ending, tmp_path):
+    ids = ["TRUE", "true", "True", "1.0", "1", "007", "NA", ""]
+    table = {"id": ids, "a": np.arange(8.0), "y": list("abababab")}
+    path = tmp_path / Path(write(tmp_path, f"t.{ending}", table)).name
+    layout = load_labelled(str(path), tmp_path, "y", choice=Choice(id="id")).layout
+    found = read_rows(path, "y", layout, "id")
+    assert found.columns["id"].tolist() == ids and not found.unused
+    numbers = {**table, "id": [1001.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, np.nan]}
+    write(tmp_path, "n.parquet", numbers)
+    held = read_rows(tmp_path / "n.parquet", "y", layout, "id").columns["id"].tolist()
+    assert held == ["1001", "2", "3", "4", "5", "6", "7", ""]
+
+
+def test_a_column_of_names_that_is_not_there_is_refused_with_the_nearest(tmp_path):
+    path = write(tmp_path, "t.csv", {"Patient": [1, 1, 2, 2], "a": [1, 2, 3, 4], "y": list("abab")})
+    with pytest.raises(SettingError, match="id: 'patient'; .*Patient, a; perhaps Patient"):
+        load_labelled(path, tmp_path, "y", choice=Choice(id="patient"))
 
 
 def test_utf_16_with_its_mark_is_read(tmp_path):

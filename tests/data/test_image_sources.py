@@ -148,6 +148,20 @@ def test_folders_of_parquet_files_or_of_pictures_are_data_sets_too(tmp_path):
     assert load("hf:folder", tmp_path, False, SHAPE, "pad").classes == ("cat", "dog")
 
 
+def test_each_part_s_classes_go_by_their_names(tmp_path):
+    made = hugging()
+    other = datasets.ClassLabel(names=["cow", "bee", "ant"])
+    turned = [2 - label for label in made["label"]]
+    test = made.remove_columns("label").add_column("label", turned, feature=other)
+    datasets.DatasetDict(train=made, test=test).save_to_disk(tmp_path / "two")
+    held = load("hf:two", tmp_path, False)
+    assert torch.equal(held.y_train, held.y_test) and held.classes == ("ant", "bee", "cow")
+    others = datasets.ClassLabel(names=["cow", "bee", "fly"])
+    strange = made.remove_columns("label").add_column("label", turned, feature=others)
+    datasets.DatasetDict(train=made, test=strange).save_to_disk(tmp_path / "strange")
+    refused("row 1, label: 'fly'; expected one of ant, bee, cow", "hf:strange", tmp_path, False)
+
+
 def test_labels_without_names_are_classes_by_their_values(tmp_path):
     made = hugging(labels=datasets.Value("int64"))
     made = made.map(lambda row: {"label": 5 * row["label"]})

@@ -1,7 +1,5 @@
 """Laws of who holds what."""
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +14,7 @@ def labels_of(n: int, classes: int = 10, seed: int = 0) -> np.ndarray:
 
 
 LABELS = labels_of(3000)
+LABELS.flags.writeable = False
 
 
 @pytest.mark.slow
@@ -40,17 +39,12 @@ def test_every_deal_keeps_the_laws(scheme, clients, seed, alpha, min_examples):
     assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
 
 
-@pytest.mark.parametrize("scheme", PARTITIONS)
-def test_another_seed_deals_otherwise(scheme):
-    first, second = (partition(LABELS, scheme, 5, seed) for seed in (0, 1))
-    assert not np.array_equal(first[0], second[0])
-
-
-@pytest.mark.parametrize("scheme", PARTITIONS)
-def test_labels_are_not_changed(scheme):
-    labels = LABELS.copy()
-    partition(labels, scheme, 5, 0)
-    assert np.array_equal(labels, LABELS)
+def test_another_seed_deals_and_holds_out_otherwise():
+    for scheme in PARTITIONS:
+        first, second = (partition(LABELS, scheme, 5, seed)[0] for seed in (0, 1))
+        assert not np.array_equal(first, second)
+    first, second = (split_holdout(np.arange(100), 0.2, seed)[1] for seed in (0, 1))
+    assert not np.array_equal(first, second)
 
 
 def label_counts(labels, parts, num_classes):
@@ -142,24 +136,13 @@ def test_labels_need_not_start_at_zero_or_be_consecutive():
         ({"min_examples": 0}, "min_examples: 0"),
         ({"clients": 301}, "clients: 301;.*3000 .*min_examples=10"),
         ({"alpha": 0.0}, "alpha: 0.0"),
-        ({"alpha": -1.0}, "alpha: -1.0"),
         ({"alpha": float("nan")}, "alpha: nan"),
         ({"alpha": float("inf")}, "alpha: inf"),
         ({"scheme": "quantity", "alpha": 0.0}, "alpha: 0.0"),
         ({"alpha": 1e-6, "clients": 30}, "alpha: 1e-06;.*larger alpha.*1000 draws"),
         ({"clients": 300}, "alpha: 0.5;.*larger alpha or fewer clients than 300"),
-        (
-            {"scheme": "classes", "classes_per_client": 0},
-            "classes_per_client: 0;.*2 to 10",
-        ),
-        (
-            {"scheme": "classes", "classes_per_client": 11},
-            "classes_per_client: 11;.*2 to 10",
-        ),
-        (
-            {"scheme": "classes", "classes_per_client": 1},
-            "classes_per_client: 1;.*2 to 10",
-        ),
+        ({"scheme": "classes", "classes_per_client": 11}, "classes_per_client: 11;.*2 to 10"),
+        ({"scheme": "classes", "classes_per_client": 1}, "classes_per_client: 1;.*2 to 10"),
     ],
 )
 def test_impossible_settings_are_named(changes, message):
@@ -182,14 +165,6 @@ def test_extreme_alpha(alpha):
     assert sum(map(len, parts)) == 3000
 
 
-@pytest.mark.parametrize("scheme", PARTITIONS)
-def test_many_examples_are_dealt_fast(scheme):
-    labels = labels_of(60000)
-    start = time.process_time()
-    partition(labels, scheme, 100, 0)
-    assert time.process_time() - start < 1
-
-
 @given(
     n=st.integers(0, 200),
     fraction=st.floats(0, 1, exclude_max=True),
@@ -205,11 +180,6 @@ def test_holdout_laws(n, fraction, seed):
         assert len(train) >= 1 and len(aside) >= 1
         assert abs(len(aside) - fraction * n) <= 1
     assert np.array_equal(split_holdout(indices, fraction, seed)[1], aside)
-
-
-def test_holdout_depends_on_the_seed():
-    sides = [split_holdout(np.arange(100), 0.2, seed)[1].tolist() for seed in range(2)]
-    assert sides[0] != sides[1]
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, 2.0, float("nan")])

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedbary.data.image_examples import read_images
+from fedbary.data.image_examples import own_data, read_images
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import load
-from fedbary.data.sites import own_data
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks._images import compared

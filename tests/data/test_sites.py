@@ -9,8 +9,9 @@ from runs_of import lines
 from safetensors.torch import load_file
 
 import client_app
+from fedbary.data.image_examples import own_data
 from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
-from fedbary.data.sites import Site, own_data, site_from
+from fedbary.data.sites import Site, site_from
 from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import resolve
 from server_app import run

@@ -82,8 +82,20 @@ def test_standardised_columns_have_mean_0_and_variance_1_and_forecasts_come_back
 
 
 @pytest.mark.parametrize("constant", [0.0, 0.1, 288.15, 1e9 / 3, -1e-7])
-def test_constant_columns_become_zero(constant):
+def test_a_column_without_spread_is_0_for_every_row_also_for_a_new_one(constant):
     columns = torch.stack([torch.full((1000,), constant).double(), torch.arange(1000.0)], 1)
     standardiser = RegressionStandardiser.from_sums(two_queries(columns.split(7)))
-    assert standardiser.std[0] == 1
-    assert standardiser.features(columns[:, :1]).abs().max() < 1e-5
+    new = torch.tensor([[constant + 300.0], [constant - 1e9]]).double()
+    assert not standardiser.features(torch.cat([columns[:, :1], new])).any()
+
+
+def test_a_column_that_no_site_fills_is_0_and_a_target_without_spread_comes_back():
+    columns = torch.tensor([[torch.nan, 1.0, 5.0], [torch.nan, 2.0, 5.0]]).double()
+    sums = Sums.of(columns, missing=True)
+    scale = RegressionStandardiser.from_sums(sums)
+    by = RegressionStandardiser(scale.mean, scale.std, sums.mean[:2])
+    x = torch.tensor([[torch.nan, 1.0], [3.0, 2.0]]).double()
+    assert by.features(x).tolist() == [[0, -1], [0, 1]]
+    ones = torch.ones(2).double()
+    restored = by.restore(Forecast(by.target(columns[:, 2]).double(), ones, ones))
+    assert restored.mean.tolist() == [5, 5] and restored.epistemic.tolist() == [1, 1]

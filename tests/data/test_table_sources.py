@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedbary.data.table_examples import read_rows
-from fedbary.data.tables import Choice, load, load_labelled
+from fedbary.data.tables import Choice, load, load_labelled, read_rows
 from fedbary.errors import SettingError
 
 RNG = np.random.default_rng(0)
@@ -46,7 +45,7 @@ def test_every_form_of_a_table_holds_the_same_rows_and_classes(source, folder):
 @pytest.mark.parametrize("source", ["n.parquet", "hf:n-saved", "hf:n-files"])
 def test_every_form_of_a_regression_holds_the_same_rows(source, folder):
     csv, other = (load(name, folder, "age") for name in ("n.csv", source))
-    assert csv.features == other.features == ("visits", "smoker")
+    assert csv.layout.features == other.layout.features == ("visits", "smoker")
     assert torch.equal(csv.x, other.x) and torch.equal(csv.y, other.y)
 
 
@@ -61,6 +60,14 @@ def test_a_data_set_s_test_part_is_a_prescribed_split_and_its_classes_have_names
     assert held.split(0).train.tolist() == [0, 1, 2, 3] and held.split(0).test.tolist() == [4]
     with pytest.raises(SettingError, match="split: 1"):
         held.split(1)
+
+
+def test_a_number_beyond_the_named_classes_is_refused_with_its_row(tmp_path):
+    kinds = {"a": datasets.Value("int64"), "kind": datasets.ClassLabel(names=["no", "yes"])}
+    plain = datasets.Dataset.from_dict({"a": [1, 2, 3], "kind": [0, 1, 5]})
+    plain.cast(datasets.Features(kinds)).save_to_disk(tmp_path / "d")
+    with pytest.raises(SettingError, match="row 3, kind: 5; expected 0 to 1: no, yes"):
+        load_labelled("hf:d", tmp_path, "kind")
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -44,29 +44,24 @@ def table(texts, target=None):
 def test_any_texts_are_read_or_refused_without_one_of_them_in_the_line(texts):
     texts = [*texts, "word", "word"][: 2 * (len(texts) // 2 + 1)] + ["last", "last"]
     rows = read_texts(table(texts), "body", Letters())
-    assert rows.tokens.shape == (len(texts), 10)
-    assert rows.kept[-1]
+    assert rows.x.shape == (len(texts), 10)
+    assert len(texts) - 1 not in rows.unknown
     for note in rows.notes:
-        assert note.endswith(
-            (
-                "cut",
-                "to the backbone",
-                f"row {int((~rows.kept).nonzero()[0]) + 1 if (~rows.kept).any() else 0}",
-            )
-        )
+        ends = "cut", "to the backbone", f"row {1 + min(rows.unknown, default=-1)}"
+        assert note.endswith(ends)
 
 
 def test_control_characters_are_spaces():
     texts = ["a\x00b", "\x1b[31mc", "\x7fd", "e\x85f"]
     rows = read_texts(table(texts), "body", Letters())
-    read = ["".join(chr(k) for k in row[row >= 0]) for row in rows.tokens]
+    read = ["".join(chr(k) for k in row[row >= 0]) for row in rows.x]
     assert read == ["ab", "[31mc", "d", "ef"]
 
 
 def test_empty_texts_are_left_out_and_counted():
     texts = ["one", None, "  ", "\x00", "two", "three", "four", "five"]
     rows = read_texts(table(texts), "body", Letters())
-    assert rows.kept.tolist() == [True, False, False, False, True, True, True, True]
+    assert rows.unknown == (1, 2, 3)
     assert rows.notes == ("3 of 8 texts are empty, the first in row 2",)
     held = dataset_of(rows)
     assert len(held.y_train) + len(held.y_test) == 5
@@ -75,7 +70,7 @@ def test_empty_texts_are_left_out_and_counted():
 
 def test_a_prescribed_split_is_kept():
     held = frame("x", {"body": list("pqrstu")}, list("ababab"), [(np.arange(4), np.arange(4, 6))])
-    found = dataset_of(read_texts(held, "body", Letters()), ("b", "a"))
+    found = dataset_of(read_texts(held, "body", Letters(), ("b", "a")))
     assert (found.y_train.tolist(), found.y_test.tolist()) == ([1, 0, 1, 0], [1, 0])
     assert found.x_test[:, 0].tolist() == [ord("t"), ord("u")]
 
@@ -109,7 +104,7 @@ def test_encodings_with_a_mark_are_read(encoding, tmp_path):
     rows = read_texts(
         load_frame(str(tmp_path / "a.csv"), tmp_path, "label", False), "body", Letters()
     )
-    assert "".join(chr(k) for k in rows.tokens[1] if k >= 0) == "素晴"
+    assert "".join(chr(k) for k in rows.x[1] if k >= 0) == "素晴"
 
 
 @pytest.mark.slow
@@ -123,7 +118,7 @@ def test_ten_megabytes_in_a_cell_are_cut_within_seconds(tmp_path):
     (tmp_path / "a.csv").write_text(f"body,label\n{cell},a\n{'x' * 10**7},b\nfilm,a\n")
     held = load_frame(str(tmp_path / "a.csv"), tmp_path, "label", False)
     rows = read_texts(held, "body", Encoder(tokeniser(), 24))
-    assert (rows.tokens[0] >= 0).all()
+    assert (rows.x[0] >= 0).all()
     assert rows.notes == (
         "2 of 3 texts are longer than 24 tokens and cut",
         "1 of 3 texts are mostly words unknown to the backbone",

@@ -2,19 +2,14 @@
 
 import gzip
 import hashlib
-import os
 import struct
 
 import numpy as np
 import pytest
-import torch
 from image_files import RNG, SHAPE, pictures, refused, small
 
 from fedbary.data.images import load
 from fedbary.errors import SettingError
-
-REAL = os.environ.get("FEDBARY_DATA")
-needs_data = pytest.mark.skipif(REAL is None, reason="FEDBARY_DATA names no folder of data")
 
 
 @pytest.mark.parametrize("name", ["fashionmnist", "cifar10", "svhn"])
@@ -126,22 +121,6 @@ def test_cifar10_from_batch_files(tmp_path, monkeypatch):
     cifar = load("cifar10", tmp_path, False)
     assert cifar.shape == (3, 32, 32) and cifar.augment
     assert (cifar.x_train.permute(0, 2, 3, 1).numpy() == arrays["x_train"]).all()
-
-
-@needs_data
-def test_real_fashionmnist():
-    fashion = load("fashionmnist", REAL, False)
-    assert fashion.x_train.shape == (60000, 1, 28, 28) and fashion.num_classes == 10
-    assert (torch.bincount(fashion.y_train) == 6000).all()
-    assert fashion.y_train[:5].tolist() == [9, 0, 0, 3, 0]
-
-
-@needs_data
-def test_real_cifar10():
-    cifar = load("cifar10", REAL, False)
-    assert cifar.x_train.shape == (50000, 3, 32, 32) and cifar.augment
-    assert (torch.bincount(cifar.y_train) == 5000).all()
-    assert cifar.y_train[:5].tolist() == [6, 9, 9, 4, 1]
 
 
 def test_a_set_with_the_parameter_train(tmp_path):

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from fedbary.data.image_examples import own_data
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import load as load_images
-from fedbary.data.sites import own_data
 from fedbary.data.tables import load as load_numbers
 from fedbary.data.tables import load_labelled
 from fedbary.data.unchanged import Kept, one_state, state_of

@@ -3,8 +3,6 @@
 import importlib
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import settings as tries
 from hypothesis import strategies as st
+from processes import ran
+from runs_of import SHORT
 from sklearn.metrics import f1_score, jaccard_score, roc_auc_score
 from typer.testing import CliRunner
 
@@ -29,10 +29,7 @@ from server_app.engine.inline import InlineGrid
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TASKS = {"segmentation": "Segmentation", "multilabel": "MultiLabel"}
-QUICK = {
-    "engine": "inline", "device": "cpu", "clients": 2, "rounds": 2, "local_epochs": 3,
-    "samples": 2, "partition": "iid", "pictures": False,
-}  # fmt: skip
+QUICK = {**SHORT, "clients": 2, "rounds": 2, "local_epochs": 3, "partition": "iid"}
 seeds = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 
 
@@ -57,12 +54,7 @@ def ended(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ended")
     words = {**QUICK, **named(request.param), "pictures": True, "output": "run"}
     words = [f"{key}={value}" for key, value in words.items()]
-    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES)}
-    done = subprocess.run(
-        [forked.command(), "simulate", *words],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran(forked.command(), "simulate", *words, cwd=folder, PYTHONPATH=str(EXAMPLES))
     trained = fedbary.load(folder / "run", own_code=True)
     held = trained.task.evaluation_examples()
     np.savez(folder / "new.npz", x=held.x[:7].numpy(), y=held.y[:7].numpy())

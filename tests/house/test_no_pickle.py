@@ -13,9 +13,9 @@ from fedbary.strategies.arrays import tensor_from_array
 from flwr.app import Array
 
 from fedbary.backbones import load as backbone
+from fedbary.data.image_examples import own_data
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import load
-from fedbary.data.sites import own_data
 from fedbary.errors import SettingError
 
 ROOT = Path(__file__).resolve().parents[2]

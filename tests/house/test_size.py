@@ -2,9 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, distribution
 
-import pytest
-from every_method import NIGHT
-from installed import TORCH, closure
+from installed import closure
 
 NOT_AT_A_SITE = {"ray", "torchvision"}
 OF_THE_APP = {"matplotlib", "pandas", "pillow", "scikit-learn"}
@@ -24,13 +22,6 @@ def test_a_site_that_trains_needs_nothing_of_a_simulation():
     assert OF_THE_APP <= closure() and not closure() & NOT_AT_A_SITE
 
 
-@pytest.mark.parametrize(
-    ("extras", "apart", "most"),
-    [
-        ((), {"matplotlib", "pandas", "scikit-learn"}, 400),  # as before the app named them
-        ((), set(), 500),
-        (("simulation",), set(), 750),
-    ][-1 - 2 * NIGHT :],
-)
-def test_beside_pytorch_it_stays_small(extras, apart, most):
-    assert sum(map(megabytes, closure(*extras, apart=TORCH | apart))) < most
+def test_beside_pytorch_it_stays_small():
+    assert sum(map(megabytes, closure())) < 500
+    assert sum(map(megabytes, closure("simulation"))) < 750

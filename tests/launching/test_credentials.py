@@ -1,14 +1,16 @@
-"""A lab's certificates pass the strict checks that Python makes by default from 3.13 on."""
+"""A lab's certificates pass strict checks, also where clocks are set back."""
 
 import ssl
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from cryptography import x509
 
 from fedbary.launching.superlink import write_certificates
 
 
 def shaken(folder, name):
-    """Shake hands over memory, the client by the strict rules; return the client's side."""
+    """Shake hands over memory, the client as Python 3.13 does; return the client's side."""
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(folder / "server.crt", folder / "server.key")
     client = ssl.create_default_context(cafile=folder / "ca.crt")
@@ -42,3 +44,11 @@ def test_another_name_and_another_authority_are_refused(tmp_path):
     (tmp_path / "two" / "ca.crt").replace(tmp_path / "one" / "ca.crt")
     with pytest.raises(ssl.SSLCertVerificationError):
         shaken(tmp_path / "one", "localhost")
+
+
+def test_certificates_are_valid_a_day_ago_and_for_days_to_come(tmp_path):
+    write_certificates(tmp_path)
+    now, day = datetime.now(UTC), timedelta(days=1)
+    for name in ("ca.crt", "server.crt"):
+        held = x509.load_pem_x509_certificate((tmp_path / name).read_bytes())
+        assert held.not_valid_before_utc < now - day and held.not_valid_after_utc > now + day

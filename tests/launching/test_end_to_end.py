@@ -1,7 +1,6 @@
 """The real thing: Flower's SuperLink and Ray, from the command line."""
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ import psutil
 import pytest
 import yaml
 from every_method import ON_SERVERS, few, night, same
-from processes import dead_ray, marked, servers_of
+from processes import dead_ray, marked, ran, servers_of
 from superlinks import superlink
 from terminals import shown_in_a_terminal, shows_its_rounds_and_its_lines
 
@@ -41,14 +40,6 @@ HOSTILE = {
     "MPLBACKEND": "module://a_notebook_s.backend",
 }
 """What a user's environment may hold: a proxy that is dead, a backend of a notebook."""
-
-
-def simulate(*words, cwd, **variables):
-    return subprocess.run(
-        [str(BIN / "fedbary"), "simulate", *words],
-        cwd=cwd, env={**marked(cwd), **variables},
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=ON_SERVERS)
@@ -128,8 +119,8 @@ def test_the_trace_of_a_dead_cluster_is_not_followed(tmp_path, monkeypatch):
 
 @night
 def test_a_run_that_fails_exits_with_an_error(tmp_path):
-    done = simulate(*QUICK, "cpus_per_client=2", "round_timeout=0.01", "output=run", cwd=tmp_path)
-    assert done.returncode != 0
+    words = [*QUICK, "cpus_per_client=2", "round_timeout=0.01", "output=run"]
+    done = ran(BIN / "fedbary", "simulate", *words, cwd=tmp_path, code=1)
     assert done.stderr.strip().splitlines()[-1].startswith("fedbary: the run ended")
     assert servers_of(tmp_path) == []
 
@@ -147,16 +138,3 @@ def test_plain_flwr_run_takes_the_federation_as_it_is_and_run_config_over_the_fi
     last = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["admitted"] == 2  # Flower's own default for a simulated federation
     assert yaml.safe_load((output / "settings.yaml").read_text())["nodes"] == 2
-
-
-@night  # it waits for Flower's minute; what it says is tested in tests/apps/test_simulated.py
-def test_a_ray_that_never_answers_ends_the_run_with_its_cause(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        address = f"127.0.0.1:{mute.getsockname()[1]}"
-        words = [*QUICK, "round_timeout=5", "output=run"]
-        done = simulate(*words, cwd=tmp_path, RAY_ADDRESS=address)
-    assert done.returncode == 1
-    cause = "within 5 seconds; Ray has not joined the cluster that RAY_ADDRESS="
-    assert cause + address in done.stdout + done.stderr
-    assert servers_of(tmp_path) == []
-    assert not (tmp_path / "run").exists()

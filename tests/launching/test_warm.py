@@ -1,16 +1,12 @@
 """A run forked from a warm process is the run of a fresh one, and each has its own output."""
 
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import psutil
 import pytest
 import yaml
-from every_method import night
 from processes import wait_until
+from runs_of import INLINE
 
 from fedbary.launching.launch import launch
 from fedbary.launching.simulation import PROGRAMS
@@ -19,15 +15,8 @@ from fedbary.settings.config import resolve
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
-QUICK = {
-    "engine": "inline",
-    "pictures": False,
-    "clients": 3,
-    "rounds": 1,
-    "local_epochs": 1,
-    "evaluate_clients": 0,
-}
+
+QUICK = {**INLINE, "clients": 3, "rounds": 1, "local_epochs": 1, "evaluate_clients": 0}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -94,23 +83,3 @@ def forking():
         p for p in psutil.Process().children() if any("forkserver" in word for word in p.cmdline())
     )
     return process
-
-
-FAILS = """
-import sys
-from pathlib import Path
-from fedbary.launching.warm import run_warm
-
-sys.exit(run_warm(Path("settings.yaml"), open("log", "w")))
-"""
-
-
-@night  # by day a failed run says why
-def test_what_goes_wrong_at_the_start_is_in_the_log(tmp_path):
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "pandas.py").write_text("raise ImportError('no pandas here')")
-    (tmp_path / "settings.yaml").write_text("")
-    path = os.pathsep.join([str(ROOT), str(tmp_path / "own")])
-    command, environment = [sys.executable, "-c", FAILS], {**os.environ, "PYTHONPATH": path}
-    assert subprocess.run(command, cwd=tmp_path, env=environment, check=False).returncode == 1
-    assert "no pandas here" in (tmp_path / "log").read_text()

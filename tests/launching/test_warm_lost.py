@@ -10,6 +10,7 @@ import yaml
 from every_method import night
 from processes import wait_until
 from rich.console import Console
+from runs_of import SHORT
 
 from fedbary.launching.launch import launch
 from fedbary.launching.programs import Killed
@@ -17,10 +18,7 @@ from fedbary.settings.config import resolve
 from fedbary.study import sweep as study
 from fedbary.study.grid import read_experiment
 
-SETTINGS = {
-    "engine": "inline", "pictures": False, "clients": 2, "rounds": 8, "local_epochs": 1,
-    "samples": 2, "evaluate_clients": 0,
-}  # fmt: skip
+SETTINGS = {**SHORT, "clients": 2, "rounds": 8, "evaluate_clients": 0}
 
 
 def test_a_killed_program_is_called_killed(tmp_path):

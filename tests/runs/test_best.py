@@ -1,18 +1,14 @@
 """The best round by validation data is the run's result; a run stops when no better one comes."""
 
-import subprocess
-import sys
-from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
 import torch
-from every_method import NIGHT, night
-from flwr.clientapp import ClientApp
+from every_method import NIGHT
+from hostile_site import cut_off
+from runs_of import same, tensors
 from runs_of import timeless_lines as lines
-from safetensors.torch import load_file
 
-import client_app
 import fedbary
 from fedbary.errors import SettingError
 from fedbary.report import compared
@@ -22,10 +18,8 @@ from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, load_round, sa
 from fedbary.runs.schema import BEST_ROUND, best_round, is_stale, result_line
 from fedbary.settings.config import completed, resolve
 from fedbary.study.table import read_run, read_table, result_rows, write_table
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
+from server_app.engine.inline import run_inline
 
-FEDBARY = str(Path(sys.executable).parent / "fedbary")
 QUICK = {
     "task": "tables", "engine": "inline", "clients": 2, "rounds": 20, "local_epochs": 1,
     "samples": 5, "lr": 0.3, "server_momentum": 0.5, "keep_best": "nll", "patience": 2,
@@ -40,20 +34,9 @@ def settings(**changes):
     return completed({**QUICK, **changes})
 
 
-def tensors(folder):
-    """What is left of a run's model, by file and name."""
-    files = [folder / f"{name}.safetensors" for name in ("posterior", "networks")]
-    return {
-        f"{file.stem}.{name}": tensor
-        for file in files
-        if file.exists()
-        for name, tensor in load_file(file).items()
-    }
-
-
 def same_model(one, other):
-    a, b = tensors(one), tensors(other)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    names = [name for name in ("posterior", "networks") if (one / f"{name}.safetensors").exists()]
+    return all(same(tensors(one, name), tensors(other, name)) for name in names)
 
 
 @pytest.fixture(scope="module")
@@ -137,31 +120,14 @@ def test_the_loaded_model_is_the_best_round_s(stopped):
     assert 0 < by_chance["ece_15"] < by_chance["ece_100"] < 1
 
 
-def cut_off(folder, messages):
-    """Make a run in which the server is interrupted while it waits for a later message."""
-    chosen, app, left = settings(), ClientApp(), iter(range(messages))
-
-    def stopping(answer):
-        def answered(message, context):
-            if next(left, None) is None:
-                raise KeyboardInterrupt
-            return answer(message, context)
-
-        return answered
-
-    app.query()(client_app.query)
-    app.query("ask")(client_app.ask)
-    app.train()(stopping(client_app.train))
-    app.evaluate()(stopping(client_app.evaluate))
-    grid = InlineGrid(app, chosen.clients, chosen.model_dump())
-    with pytest.raises(KeyboardInterrupt):
-        run(grid, chosen, folder)
-
-
 @pytest.mark.parametrize("messages", [0, 3, 9] if NIGHT else [3])
-def test_cut_off_anywhere_a_run_goes_on_to_the_same_model(messages, stopped, tmp_path):
-    cut_off(tmp_path / "run", messages)
-    run_inline(settings(resume="last"), tmp_path / "run")
+def test_cut_off_anywhere_a_run_goes_on_to_the_same_model(messages, stopped, tmp_path, caplog):
+    cut_off(settings(), tmp_path / "run", messages, ("train", "evaluate"))
+    with caplog.at_level("INFO"):
+        run_inline(settings(resume="last"), tmp_path / "run")
+    best = lines(stopped)[-1][BEST_ROUND]
+    assert f"nll on validation data has not improved since round {best}" in caplog.text
+    assert f"Round {best} is kept" in caplog.text
     assert same_model(tmp_path / "run", stopped)
     assert lines(tmp_path / "run") == lines(stopped)
 
@@ -275,20 +241,3 @@ def test_a_table_that_lacks_rounds_of_a_run_is_still_refused(tables):
     write_table(folder, [held[:-1]])
     with pytest.raises(SettingError, match="the rounds of stopped are not all there"):
         read_table(folder)
-
-
-@pytest.mark.slow
-@night
-def test_the_rounds_end_early_on_ray_too(tmp_path):
-    soon = {**QUICK, "keep_best": "accuracy", "patience": 1, "cpus_per_client": 1}
-    run_inline(resolve(soon), tmp_path / "inline")
-    best = lines(tmp_path / "inline")[-1][BEST_ROUND]
-    own = [f"{key}={value}" for key, value in soon.items() if key != "engine"]
-    done = subprocess.run(
-        [FEDBARY, "simulate", *own, "engine=ray", "output=run"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = f"accuracy on validation data has not improved since round {best}"
-    assert told in done.stdout and f"Round {best} is kept" in done.stdout
-    assert same_model(tmp_path / "run", tmp_path / "inline")

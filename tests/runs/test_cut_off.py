@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 import yaml
+from runs_of import SHORT
 
 from fedbary.errors import RunError
 from fedbary.launching.launch import located
@@ -17,8 +18,7 @@ from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
 
 QUICK = {
-    "engine": "inline", "device": "cpu", "clients": 2, "rounds": 3, "local_epochs": 1,
-    "pictures": False, "samples": 2, "evaluate_clients": 0, "train_fraction": 0.2,
+    **SHORT, "clients": 2, "rounds": 3, "evaluate_clients": 0, "train_fraction": 0.2,
     "normalise": "none",  # clients of these tests' own answer no question
 }  # fmt: skip
 
@@ -32,33 +32,23 @@ def cut(tmp_path_factory):
     return folder
 
 
-def other_commit(folder):
-    file = folder / "settings.yaml"
-    content = yaml.safe_load(file.read_text())
-    file.write_text(yaml.safe_dump({**content, "commit": "0" * 40}))
+def noted(**changes):
+    """Return how a folder's settings file gets other entries."""
 
+    def change(folder):
+        file = folder / "settings.yaml"
+        file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
 
-def other_version(folder):
-    file = folder / "settings.yaml"
-    content = yaml.safe_load(file.read_text())
-    versions = {**content["versions"], "torch": "0.1"}
-    file.write_text(yaml.safe_dump({**content, "versions": versions}))
-
-
-def carried_on_by_another_commit(folder):
-    file = folder / "settings.yaml"
-    content = yaml.safe_load(file.read_text())
-    note = {"round": 1, "commit": "0" * 40, "started": "then"}
-    file.write_text(yaml.safe_dump({**content, "resumed": [note]}))
+    return change
 
 
 DAMAGE = {
-    "another commit": other_commit,
-    "another version of a library": other_version,
-    "carried on by another commit": carried_on_by_another_commit,
-    "notes of no form": lambda folder: (folder / "settings.yaml").write_text(
-        (folder / "settings.yaml").read_text() + "resumed: [5]\n"
+    "another commit": noted(commit="0" * 40),
+    "another version of a library": noted(versions={"torch": "0.1"}),
+    "carried on by another commit": noted(
+        resumed=[{"round": 1, "commit": "0" * 40, "started": "then"}]
     ),
+    "notes of no form": noted(resumed=[5]),
     "a folder for metrics": lambda folder: [
         (folder / "metrics.jsonl").unlink(),
         (folder / "metrics.jsonl").mkdir(),

@@ -1,30 +1,25 @@
 """A run goes on with its own data alone, and what it was trained on is not taken for new."""
 
 import re
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.clientapp import ClientApp
+from hostile_site import cut_off
+from runs_of import SHORT
 
-import client_app
 from fedbary.commands.start import resume
 from fedbary.commands.use import evaluate, predict
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from fedbary.trained import load
-from server_app import run
 from server_app.beginning import dealt_digest
-from server_app.engine.inline import InlineGrid, run_inline
+from server_app.engine.inline import run_inline
 
-QUICK = {
-    "engine": "inline", "clients": 2, "rounds": 2, "local_epochs": 1, "samples": 2,
-    "device": "cpu", "pictures": False,
-}  # fmt: skip
+QUICK = {**SHORT, "clients": 2, "rounds": 2}
 
 
 def tables(folder):
@@ -36,23 +31,6 @@ def tables(folder):
     of_tables = {"task": "tables", "bayesian_layers": 1, "model": "linear"}
     yield {**of_tables, "target": "c", "dataset": str(folder / "t.csv")}
     yield {"task": "regression", "target": "c", "dataset": str(folder / "numbers.csv")}
-
-
-def cut_off(chosen, folder):
-    app = ClientApp()
-    app.query()(client_app.query)
-    app.query("ask")(client_app.ask)
-    calls = []
-
-    @app.train()
-    def train(message, context):
-        calls.append(message)
-        if len(calls) > chosen.clients:
-            raise KeyboardInterrupt
-        return client_app.train(message, context)
-
-    with suppress(KeyboardInterrupt):
-        run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, folder)
 
 
 def reread(file, change):
@@ -71,7 +49,7 @@ def reread(file, change):
 def test_a_run_does_not_go_on_with_another_table(number, change, said, tmp_path):
     changes = list(tables(tmp_path))[number]
     chosen = resolve({**QUICK, **changes})
-    cut_off(chosen, tmp_path / "run")
+    cut_off(chosen, tmp_path / "run", chosen.clients)
     reread(chosen.dataset, change)
     again = chosen.model_copy(update={"resume": "last"})
     with pytest.raises(SettingError, match=f"run was started with: {said}") as caught:
@@ -119,6 +97,16 @@ def test_rows_that_were_trained_on_are_not_taken_for_held_out(tmp_path, monkeypa
     (Path("run") / "data-rows.safetensors").unlink()
     predict(Path("run"), Path("t.csv"), error_rate=0.5, held_out=Path("t.csv"), force=True)
     assert "trained on" not in capsys.readouterr().err
+
+
+def test_test_rows_that_equal_training_rows_are_counted(tmp_path):
+    words = {**QUICK, **next(tables(tmp_path)), "holdout": 0.0}
+    once = task_of(resolve(words))
+    assert not once.repeated(once.digest(2)) and not once.repeated(once.digest())
+    reread(words["dataset"], lambda table: pd.concat([table] * 3))
+    thrice = task_of(resolve(words))
+    (line,) = thrice.repeated(thrice.digest(2))
+    assert re.match(r"2\d of 24 test examples equal training examples", line)
 
 
 def test_pictures_that_were_trained_on_are_known(tmp_path, monkeypatch, capsys):

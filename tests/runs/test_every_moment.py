@@ -6,7 +6,7 @@ import subprocess
 import forked
 import pytest
 import yaml
-from runs_of import timeless_lines
+from runs_of import SHORT, timeless_lines
 
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
@@ -16,8 +16,8 @@ from server_app.engine.inline import run_inline
 pytestmark = pytest.mark.slow
 
 QUICK = {
-    "engine": "inline", "clients": 2, "rounds": 2, "local_epochs": 1, "samples": 2, "device": "cpu",
-    "pictures": False, "server_momentum": 0.5, "batch_size": 256,
+    **SHORT, "clients": 2, "rounds": 2, "server_momentum": 0.5, "batch_size": 256,
+    "train_fraction": 0.2,
 }  # fmt: skip
 
 

@@ -23,7 +23,14 @@ from fedbary.runs.failing import LASTING, PATIENCE, advised, turn, verdict
 from fedbary.runs.location import read_rounds
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run
-from fedbary.tasks._failing import dead_layer, no_better, numbers_failing
+from fedbary.tasks._failing import (
+    causes_in_columns,
+    causes_in_labels,
+    dead_layer,
+    no_better,
+    numbers_failing,
+    with_causes,
+)
 from server_app.engine.inline import run_inline
 
 OLD = {
@@ -238,3 +245,75 @@ def test_a_damping_that_was_given_is_halved_first():
     assert "of round 1. Try damping=0.5, or keep_best=nll, or rounds=1" in told
     alone = settings.model_copy(update={"partition": "iid", "normalise": "channels"})
     assert advised({"round": 2, "nll": 0.4, "failing": "why"}, alone, earlier)["failing"] == "why"
+
+
+@pytest.mark.parametrize("word", ["failing", "behind"])
+@pytest.mark.parametrize("task", ["classification", "tables", "regression"])
+def test_the_step_size_is_the_last_advice(word, task):
+    told = advised({"round": 1, "nll": 1.0, word: "why"}, resolve({"task": task}))[word]
+    tries = told.partition(". Try ")[2].split(", or ")
+    steps = [each.startswith("lr=") for each in tries]
+    assert any(steps) and not all(steps) and steps == sorted(steps)
+
+
+def probs_of(answers, classes):
+    return torch.eye(classes)[torch.tensor(answers)] * 0.9 + 0.1 / classes
+
+
+def test_classes_in_another_order_are_told_where_answers_are_below_chance():
+    labels = torch.tensor([0, 1] * 20)
+    swapped = probs_of((1 - labels).tolist(), 2)
+    (said,) = causes_in_labels(swapped, labels, [50, 50], ["cat", "dog"])
+    assert "accuracy 0.0 % is below chance, and would be 100.0 %" in said
+    assert not [*causes_in_labels(probs_of(labels.tolist(), 2), labels, [50, 50], ["cat", "dog"])]
+
+
+@given(st.integers(2, 6), st.data())
+def test_one_answer_to_all_is_no_sign_of_another_order(classes, data):
+    labels = torch.tensor(data.draw(st.lists(st.integers(0, classes - 1), min_size=1)))
+    answer = data.draw(st.integers(0, classes - 1))
+    probs = probs_of([answer] * len(labels), classes)
+    names = [f"c{k}" for k in range(classes)]
+    assert not [*causes_in_labels(probs, labels, [], names)]
+
+
+def test_one_class_and_few_of_a_class_are_told():
+    labels, names = torch.tensor([0, 1, 1, 0]), ["well", "died"]
+    probs = probs_of([0] * 4, 2)
+    assert [*causes_in_labels(probs, labels, [90, 0], names)] == [
+        "all training examples are of class well"
+    ]
+    assert [*causes_in_labels(probs, labels, [90, 3], names)] == [
+        "few training examples: 3 of class died"
+    ]
+    assert not [*causes_in_labels(probs, labels, [90, 10], names)]
+
+
+def test_a_column_that_varies_otherwise_than_at_the_sites_is_named():
+    x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    x[:, 1] *= 300  # one value at the sites
+    x[:, 2] /= 90  # another unit at a site
+    x[:, 3] = 50.0 * (x[:, 3] > 0)  # a level
+    wide, narrow = causes_in_columns(x, ["age", "dose", "creatinine", "ward=A"])
+    assert wide.startswith("column dose varies 3") and "column creatinine varies 0.01" in narrow
+
+
+def test_causes_stand_before_a_fault_and_nowhere_else():
+    assert with_causes({"behind": "how far"}, ["one", "two"]) == {"behind": "one; two; how far"}
+    assert with_causes({"nll": 1.0}, ["one"]) == {"nll": 1.0}
+
+
+def test_a_column_that_sites_hold_constant_is_named_before_the_advice(tmp_path):
+    """The server's rows vary in what is the same number at every site."""
+    rng = np.random.default_rng(0)
+    for name, rows, spread in (("train", 240, 0), ("test", 120, 300)):
+        x = rng.normal(size=(rows, 2))
+        died = np.where(x[:, 0] > 0, "yes", "no")
+        table = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "died": died})
+        table["dose"] = 1500 + spread * rng.normal(size=rows)
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    words = {"task": "tables", "target": "died", "clients": 2, "rounds": 2, "partition": "iid",
+             "test_dataset": str(tmp_path / "test.csv")}  # fmt: skip
+    line = run(tmp_path / "train.csv", tmp_path / "run", **words)[-1]
+    said = line.get("failing") or line["behind"]
+    assert "column dose varies" in said and said.index("column dose") < said.index(". Try ")

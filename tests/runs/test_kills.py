@@ -21,8 +21,8 @@ import psutil
 import pytest
 import yaml
 from every_method import NIGHT, night
-from processes import MARK, servers_of, wait_until
-from runs_of import timeless_lines
+from processes import MARK, ran, servers_of, wait_until
+from runs_of import SHORT, timeless_lines
 
 from fedbary.launching.deploy import lab, partition_configs
 from fedbary.launching.launch import prepare
@@ -32,12 +32,10 @@ from fedbary.settings.config import resolve
 pytestmark = pytest.mark.slow
 
 PATIENCE = 600  # seconds for which a busy machine may take to start what is to be killed
-BUDGET = int(os.environ.get("FEDBARY_KILLS", "5"))
+BUDGET = int(os.environ.get("FEDBARY_KILLS", "3"))
 SMALL = {
-    "engine": "inline", "clients": 2, "rounds": 4, "local_epochs": 1, "samples": 2, "device": "cpu",
-    "pictures": False,
-    "server_momentum": 0.5, "participation": 0.5, "prior": "global", "batch_size": 128,
-    "evaluate_clients": 2,
+    **SHORT, "clients": 2, "rounds": 4, "server_momentum": 0.5, "participation": 0.5, "prior":
+    "global", "batch_size": 128, "evaluate_clients": 2,
 }  # fmt: skip
 WORDS = [f"{key}={value}" for key, value in SMALL.items()]
 
@@ -58,11 +56,7 @@ def chance():
 def whole(tmp_path_factory):
     """The folder of a run that nothing interrupts, and the seconds for which it wrote."""
     folder = tmp_path_factory.mktemp("whole")
-    done = subprocess.run(
-        [fedbary(), "simulate", *WORDS, "output=run"],
-        cwd=folder, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran(fedbary(), "simulate", *WORDS, "output=run", cwd=folder)
     times = [file.stat().st_mtime for file in (folder / "run").iterdir()]
     return folder / "run", max(times) - min(times)
 

@@ -1,36 +1,27 @@
 """A run that was cut off goes on from its last whole round as if nothing had happened."""
 
-import os
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from every_method import NIGHT, night
-from flwr.clientapp import ClientApp
+from hostile_site import cut_off as stopped_at
+from hostile_site import run_with
+from runs_of import SHORT, posterior, same
 from runs_of import timeless_lines as lines
-from safetensors.torch import load_file
 
 import client_app
 from fedbary.errors import RunError, SettingError
 from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from fedbary.runs.location import run_folder
 from fedbary.settings.config import resolve
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
-from strategies.compression import compression
+from server_app.engine.inline import run_inline
 
-ROOT = Path(__file__).resolve().parents[2]
 ROUNDS, TRAINING = 3, 2
 QUICK = {
-    "engine": "inline", "clients": 3, "rounds": ROUNDS, "local_epochs": 1, "samples": 3,
-    "pictures": False,
-    "participation": 0.67, "server_momentum": 0.5, "prior": "global", "lr_schedule": "cosine",
-    "normalise": "none",  # clients of these tests' own answer no question
+    **SHORT, "clients": 3, "rounds": ROUNDS, "samples": 3, "participation": 0.67, "prior": "global",
+    "server_momentum": 0.5, "lr_schedule": "cosine", "normalise": "none", "train_fraction": 0.3,
 }  # fmt: skip
 
 
@@ -39,8 +30,11 @@ def settings(**changes):
 
 
 def same_result(one, other):
-    a, b = (load_file(folder / "posterior.safetensors") for folder in (one, other))
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    return same(posterior(one), posterior(other)) and lines(one) == lines(other)
+
+
+def cut_off(folder, messages, **changes):
+    stopped_at(settings(**changes), folder, messages, ("train", "evaluate"))
 
 
 @pytest.fixture(scope="module")
@@ -48,27 +42,6 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
     run_inline(settings(), folder)
     return folder
-
-
-def cut_off(folder, messages, **changes):
-    """Make a run in which the server is interrupted while it waits for a later message."""
-    chosen, left = settings(**changes), iter(range(messages))
-    app = ClientApp(mods=[compression])
-
-    def stopping(answer):
-        def answered(message, context):
-            if next(left, None) is None:
-                raise KeyboardInterrupt
-            return answer(message, context)
-
-        return answered
-
-    app.query()(client_app.query)
-    app.train()(stopping(client_app.train))
-    app.evaluate()(stopping(client_app.evaluate))
-    grid = InlineGrid(app, chosen.clients, chosen.model_dump())
-    with pytest.raises(KeyboardInterrupt):
-        run(grid, chosen, folder)
 
 
 @pytest.mark.parametrize("messages", [0, 1, 3, 5, 8, 14])
@@ -79,7 +52,6 @@ def test_interrupted_at_any_message_the_final_model_and_the_metrics_are_the_same
     assert not (tmp_path / "run" / "posterior.safetensors").exists()
     run_inline(settings(resume="last"), tmp_path / "run")
     assert same_result(tmp_path / "run", whole)
-    assert lines(tmp_path / "run") == lines(whole)
     noted = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())["resumed"]
     assert [note["round"] for note in noted] == [messages // (TRAINING + 3)]
 
@@ -89,30 +61,6 @@ def test_packed_messages_are_packed_alike_after_an_interruption(tmp_path):
     cut_off(tmp_path / "run", 8, compress="all")
     run_inline(settings(compress="all", resume="last"), tmp_path / "run")
     assert same_result(tmp_path / "run", tmp_path / "whole")
-    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
-
-
-@night  # by day tests/runs/test_every_moment and test_kills kill it
-@pytest.mark.slow
-def test_a_server_killed_again_and_again_ends_with_the_same_model(whole, tmp_path):
-    folder, file = tmp_path / "run", tmp_path / "settings.yaml"
-    for resumed in range(ROUNDS if NIGHT else 2):
-        chosen = settings(output=str(folder), resume="last" if resumed else "none")
-        file.write_text(yaml.safe_dump(chosen.model_dump()))
-        command = [sys.executable, "-m", "server_app.engine.inline", str(file)]
-        server = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 500
-        while not (folder / f"checkpoint-{resumed:04d}.safetensors").exists():
-            assert time.monotonic() < deadline and server.poll() is None
-            time.sleep(0.01)
-        os.kill(server.pid, signal.SIGKILL)
-        server.wait()
-        if (folder / "posterior.safetensors").exists():
-            break
-    else:
-        run_inline(settings(resume="last"), folder)
-    assert same_result(folder, whole)
-    assert lines(folder) == lines(whole)
 
 
 def test_killed_after_the_last_round_the_results_are_still_written(whole, tmp_path, monkeypatch):
@@ -150,7 +98,6 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_serves(how, whole, t
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
     run_inline(settings(resume="previous"), folder)
     assert same_result(folder, whole)
-    assert lines(folder) == lines(whole)
 
 
 def test_what_cannot_be_resumed_is_said(whole, tmp_path):
@@ -167,11 +114,12 @@ def test_what_cannot_be_resumed_is_said(whole, tmp_path):
         run_inline(settings(resume="previous"), tmp_path / "run")
 
 
-def all_fail_from_round_two(killed=None):
-    """The client app, whose training fails from round 2 on; in round `killed` the server dies."""
-    app = ClientApp()
+def ended(folder, killed=None, **changes):
+    """Run until an error; return it with the metrics and the checkpoint that it leaves.
 
-    @app.train()
+    Training fails from round 2 on; in round `killed` the server dies.
+    """
+
     def train(message, context):
         server_round = message.content["config"]["server-round"]
         if server_round == killed:
@@ -180,17 +128,8 @@ def all_fail_from_round_two(killed=None):
             raise OSError("the disk is full")
         return client_app.train(message, context)
 
-    app.query()(client_app.query)
-    app.evaluate()(client_app.evaluate)
-    return app
-
-
-def ended(folder, killed=None, **changes):
-    """Run until an error; return it with the metrics and the checkpoint that it leaves."""
-    chosen = settings(rounds=7, max_skipped=3, **changes)
-    grid = InlineGrid(all_fail_from_round_two(killed), chosen.clients, chosen.model_dump())
     with pytest.raises(KeyboardInterrupt if killed else RunError) as error:
-        run(grid, chosen, folder)
+        run_with(settings(rounds=7, max_skipped=3, **changes), folder, train=train)
     checkpoint = load_checkpoint(folder, "last")
     strategy = {name: tensor.tolist() for name, tensor in checkpoint.strategy.items()}
     return str(error.value).replace(str(folder), "RUN"), lines(folder), checkpoint.round, strategy
@@ -248,7 +187,6 @@ def test_killed_before_the_first_checkpoint_the_same_words_begin_the_run(whole, 
         assert (folder / "settings.yaml").exists()
         run_inline(settings(resume="last"), folder)
         assert same_result(folder, whole)
-        assert lines(folder) == lines(whole)
 
 
 def test_killed_again_after_going_on_from_the_previous_checkpoint(whole, tmp_path):
@@ -258,7 +196,6 @@ def test_killed_again_after_going_on_from_the_previous_checkpoint(whole, tmp_pat
     cut_off(folder, 1, resume="previous")
     run_inline(settings(resume="last"), folder)
     assert same_result(folder, whole)
-    assert lines(folder) == lines(whole)
 
 
 def test_a_checkpoint_is_written_without_a_copy_of_the_model(tmp_path):

@@ -11,25 +11,22 @@ from pathlib import Path
 import pytest
 import yaml
 from every_method import NIGHT
-from flwr.clientapp import ClientApp
 from flwr.supercore.logger import FLOWER_LOGGER
+from hostile_site import cut_off as stopped_at
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-import client_app
 from fedbary.errors import RunError, SettingError
 from fedbary.runs.location import LOCK, only_writer, require_free
 from fedbary.runs.resume import checkpoint_to_resume
 from fedbary.settings.config import resolve
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
+from server_app.engine.inline import run_inline
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {
     "engine": "inline", "clients": 2, "rounds": 3, "local_epochs": 1, "samples": 2,
-    "evaluate_clients": 0, "device": "cpu", "batch_size": 256,
-    "normalise": "none",  # clients of these tests' own answer no question
+    "evaluate_clients": 0, "device": "cpu", "normalise": "none", "train_fraction": 0.2,
 }  # fmt: skip
 
 
@@ -39,19 +36,8 @@ def settings(**changes):
 
 def cut_off(folder, during=lambda: None, **changes):
     """Make a run that is interrupted while its third round trains."""
-    chosen, app, calls = settings(**changes), ClientApp(), []
-    app.query()(client_app.query)
-
-    @app.train()
-    def train(message, context):
-        calls.append(message)
-        if len(calls) > 2 * chosen.clients:
-            during()
-            raise KeyboardInterrupt
-        return client_app.train(message, context)
-
-    with suppress(KeyboardInterrupt):
-        run(InlineGrid(app, chosen.clients, chosen.model_dump()), chosen, folder)
+    chosen = settings(**changes)
+    stopped_at(chosen, folder, 2 * chosen.clients, during=during)
     assert not (folder / LOCK).exists()
 
 

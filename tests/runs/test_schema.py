@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from runs_of import SHORT
 
 from docs._pages import metrics_table
 from fedbary.runs import schema
@@ -10,10 +11,7 @@ from fedbary.settings.config import resolve
 from fedbary.tasks import task_class
 from server_app.engine.inline import run_inline
 
-QUICK = {
-    "engine": "inline", "pictures": False, "clients": 2, "rounds": 1, "local_epochs": 1,
-    "samples": 2, "holdout": 0.3,
-}  # fmt: skip
+QUICK = {**SHORT, "clients": 2, "holdout": 0.3}
 IMAGES = {"dataset": "digits", "train_fraction": 0.1}
 RUNS = {
     "classes": {**IMAGES, "corruptions": True, "calibrate": "temperature", "keep_best": "nll"},

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from types import ModuleType
 
 import pytest
+from every_method import OF_NUMBERS
 
 from fedbary.errors import SettingError
 from fedbary.inference import INFERENCE, Local, PosteriorParameters, local_method, variational
 from fedbary.parts.parameters import Share
 from fedbary.settings.config import Settings, resolve
-from fedbary.settings.owners import methods, owned, owned_by, owners
+from fedbary.settings.owners import owned, owned_by, owners
 from fedbary.settings.uses import require_used
 
 BESIDE = {"inference=laplace": {"method": "PVI"}, "task=regression": {}}
@@ -19,7 +20,7 @@ BESIDE = {"inference=laplace": {"method": "PVI"}, "task=regression": {}}
 
 def chosen_part(setting, name):
     """A run with a part; None where it goes with no other default."""
-    numbers = setting == "method" and methods()[name].needs_numbers
+    numbers = setting == "method" and name in OF_NUMBERS
     also = {"task": "regression", "noise": "learned"} if numbers else {}
     try:
         return resolve({setting: name, **also, **BESIDE.get(f"{setting}={name}", {})})

@@ -17,8 +17,8 @@ import fedbary
 from fedbary.backbones import Backbone, load
 from fedbary.backbones._body import Transform, fill
 from fedbary.backbones._torchvision import transform_of
+from fedbary.data.image_examples import own_data
 from fedbary.data.image_layout import ImageLayout
-from fedbary.data.sites import own_data
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of

@@ -192,6 +192,11 @@ def test_a_prescribed_test_part_of_hugging_face_is_kept(chosen, tmp_path):
     assert torch.equal(held.x_test, backbone.encoder([row[0] for row in parts["test"]])[0])
 
 
+def test_a_column_of_ids_that_is_not_there_is_refused_with_the_nearest(chosen):
+    with pytest.raises(SettingError, match="id: 'wards'; expected a column of .*: ward; perhaps"):
+        _ = task_of(chosen(id="wards")).held
+
+
 def test_texts_that_were_trained_on_are_known_again(done, chosen):
     trained = fedbary.load(done[1])
     examples = trained.read(chosen().dataset)

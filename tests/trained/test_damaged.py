@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from runs_of import SHORT
 from safetensors.torch import load_file, save_file
 
 import fedbary
@@ -20,10 +21,7 @@ from fedbary.errors import RunError, SettingError
 from fedbary.settings.config import completed, read_yaml, resolve
 from server_app.engine.inline import run_inline
 
-QUICK = {
-    "engine": "inline", "pictures": False, "device": "cpu", "clients": 2, "rounds": 1,
-    "local_epochs": 1, "samples": 2,
-}  # fmt: skip
+QUICK = {**SHORT, "clients": 2}
 RUNS = {
     "images": {"normalise": "channels", "projection": "WB", "holdout": 0.1},
     "gated": {"method": "FedHBMixture"},
@@ -155,13 +153,16 @@ def with_tensors(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def folder(with_tensors, tmp_path):
+    return Path(shutil.copytree(with_tensors, tmp_path / "run"))
+
+
 TENSORS = ("posterior", "background", "normaliser", "data-rows")
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_any_bit_that_is_flipped_in_a_file_of_tensors_is_named(name, with_tensors, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(with_tensors, folder)
+def test_any_bit_that_is_flipped_in_a_file_of_tensors_is_named(name, folder):
     file = folder / f"{name}.safetensors"
     whole, rng = file.read_bytes(), random.Random(name)
     header = 8 + int.from_bytes(whole[:8], "little")
@@ -178,18 +179,14 @@ def test_any_bit_that_is_flipped_in_a_file_of_tensors_is_named(name, with_tensor
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_a_pipe_in_the_place_of_tensors_is_refused(name, with_tensors, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(with_tensors, folder)
+def test_a_pipe_in_the_place_of_tensors_is_refused(name, folder):
     (folder / f"{name}.safetensors").unlink()
     os.mkfifo(folder / f"{name}.safetensors")
     with pytest.raises(SettingError, match=rf"{name}\.safetensors"):
         fedbary.load(folder)
 
 
-def test_a_run_does_not_start_from_a_flipped_bit(with_tensors, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(with_tensors, folder)
+def test_a_run_does_not_start_from_a_flipped_bit(folder, tmp_path):
     file = folder / "posterior.safetensors"
     spoilt = bytearray(file.read_bytes())
     spoilt[-1] ^= 1
@@ -199,18 +196,14 @@ def test_a_run_does_not_start_from_a_flipped_bit(with_tensors, tmp_path):
         run_inline(after, tmp_path / "next")
 
 
-def test_words_of_another_run_beside_the_rows_are_named(with_tensors, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(with_tensors, folder)
+def test_words_of_another_run_beside_the_rows_are_named(folder):
     words = (folder / "data.json").read_text()
     (folder / "data.json").write_text(words.replace('"least": ', '"least": 1'))
     with pytest.raises(SettingError, match=r"data\.json.*not what was written"):
         fedbary.load(folder)
 
 
-def test_tensors_of_a_version_without_digests_are_read(with_tensors, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(with_tensors, folder)
+def test_tensors_of_a_version_without_digests_are_read(folder):
     for name in TENSORS[:3]:
         file = folder / f"{name}.safetensors"
         save_file(load_file(file), file)

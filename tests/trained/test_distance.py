@@ -1,10 +1,8 @@
 """The relative Mahalanobis distance of a run: recorded, loaded, and in the table of predictions."""
 
-import csv
-
 import numpy as np
 import pytest
-from runs_of import lines
+from runs_of import lines, rows
 from runs_of_sums import chosen
 
 import fedbary
@@ -28,8 +26,7 @@ def test_a_run_records_it_and_its_folder_gives_it_again(tmp_path, monkeypatch):
     np.savez(tmp_path / "new.npz", x=digits)
     monkeypatch.chdir(tmp_path)
     predict(tmp_path / "run", tmp_path / "new.npz", own_code=True)
-    with open("predictions.csv", newline="") as stream:
-        told = [float(row["relative Mahalanobis distance"]) for row in csv.DictReader(stream)]
+    told = [float(row["relative Mahalanobis distance"]) for row in rows()]
     np.testing.assert_allclose(told, here.numpy(), rtol=1e-3, atol=1e-3)
 
 

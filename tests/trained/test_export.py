@@ -8,23 +8,18 @@ import pytest
 import torch
 from conformal_by_hand import held_out_histogram
 from every_method import NIGHT
+from runs_of import INLINE
 
 import fedbary
 from fedbary.commands.use import export
+from fedbary.data.standardise import Standardiser
 from fedbary.errors import SettingError
 from fedbary.predictive.conformal import Thresholds
 from fedbary.settings.config import completed
 from fedbary.trained.onnx import onnx_bytes, with_sets
 from server_app.engine.inline import run_inline
 
-QUICK = {
-    "engine": "inline",
-    "pictures": False,
-    "device": "cpu",
-    "clients": 3,
-    "rounds": 1,
-    "local_epochs": 1,
-}
+QUICK = {**INLINE, "clients": 3, "rounds": 1, "local_epochs": 1}
 RUNS = {
     "images": {"pixels": "signed"},
     "gated": {"method": "FedHBMixture"},
@@ -44,6 +39,9 @@ RUNS = {
 BY_DAY = ("images", "product", "numbers", "closed", "tempered")
 """A graph of each kind; the others are made by night, each of the network and of draws."""
 
+OF_MEANS = ("product", "tempered")
+"""Those that by day are of the network of the means."""
+
 
 def trained(name, folder):
     run_inline(completed({**QUICK, **RUNS[name]}), folder)
@@ -62,11 +60,11 @@ def answered(file, x):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "samples"),
-    [(n, s) for n in RUNS for s in (0, 6) if NIGHT or n in BY_DAY and bool(s) == (n != "product")],
+    [(n, s) for n in RUNS for s in (0, 6) if NIGHT or n in BY_DAY and bool(s) != (n in OF_MEANS)],
 )
-def test_the_graph_predicts_what_the_model_predicts(name, samples, tmp_path):
+def test_the_graph_predicts_what_the_model_predicts(name, samples, tmp_path, capsys):
     model = trained(name, tmp_path / "run")
-    model.export(tmp_path / "model.onnx", samples)
+    export(tmp_path / "run", tmp_path / "model.onnx", samples)
     known = model.task.evaluation_examples()
     for count in (1, 5):
         x = known.x[:count]
@@ -80,6 +78,9 @@ def test_the_graph_predicts_what_the_model_predicts(name, samples, tmp_path):
             wanted = found.get("probs", found.get("mean"))
             np.testing.assert_allclose(found["networks"].mean(0), wanted, rtol=1e-4, atol=1e-5)
     assert json.loads(told["classes"]) == list(model.signature.classes)
+    held = len(found.get("networks", ()))
+    several = f"{held} networks" if held > 1 else "one network, of the means"
+    assert f"model.onnx, {several if held else 'in closed form'}" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -100,6 +101,16 @@ def test_a_graph_makes_the_same_sets_of_probabilities(score, tmp_path):
     found, _ = answered(tmp_path / "sets.onnx", logits)
     assert found["set"].dtype == bool
     assert np.mean(found["set"] == by.sets(score, probs).numpy()) > 0.995  # on the edge of a bin
+
+
+@pytest.mark.slow
+def test_a_column_without_spread_is_0_in_the_graph(tmp_path):
+    by = Standardiser(torch.tensor([1500.0, 1.0]).double(), torch.tensor([torch.inf, 2]).double())
+    x = torch.tensor([[1200.0, 5.0], [1500.0, 1.0], [1800.0, 0.0]]).double()
+    made = onnx_bytes(lambda x: {"seen": by.features(x)}, x[:2], {})
+    (tmp_path / "seen.onnx").write_bytes(made)
+    found, _ = answered(tmp_path / "seen.onnx", x)
+    assert found["seen"].tolist() == [[0, 2], [0, 0], [0, -0.5]]
 
 
 @pytest.mark.slow

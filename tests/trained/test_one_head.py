@@ -1,15 +1,12 @@
 """Runs whose one head predicts: their epistemic part is not known, and never told as 0."""
 
-import csv
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-import torch
+from runs_of import rows
 from runs_of_sums import chosen
 
 import fedbary
-from fedbary.commands.use import _sheet, export, predict
+from fedbary.commands.use import predict
 from fedbary.data.images import load
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
@@ -35,36 +32,18 @@ def done(request, tmp_path_factory):
 def test_its_column_is_empty_and_the_command_says_why(done, tmp_path, capsys):
     name, folder = done
     predict(folder / "run", folder / "new.npz", output=tmp_path / "out.csv")
-    with open(tmp_path / "out.csv", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    told = [row["epistemic uncertainty"] for row in rows]
+    table = rows(tmp_path / "out.csv")
+    told = [row["epistemic uncertainty"] for row in table]
     one = "epistemic uncertainty: left empty, as one network predicts" in capsys.readouterr().err
     assert one == (name != "drawn")
     assert (set(told) == {""}) if one else min(map(float, told)) > 0
-    assert all(float(row["total uncertainty"]) > 0 for row in rows)
+    assert all(float(row["total uncertainty"]) > 0 for row in table)
     trained = fedbary.load(folder / "run")
     predict(folder / "run", folder / "new.npz", samples=0, output=tmp_path / "mean.csv")
     assert "left empty" in capsys.readouterr().err
     found = trained.predict(trained.evaluation_examples())
     assert bool(found.epistemic.isnan().all()) == one
     assert bool(found.tempered(2.0).epistemic.isnan().all()) == one
-
-
-@pytest.mark.slow
-def test_an_export_says_how_many_networks_it_holds(done, tmp_path, capsys):
-    pytest.importorskip("onnxscript")
-    name, folder = done
-    export(folder / "run", tmp_path / "model.onnx")
-    said = "4 networks" if name == "drawn" else "one network, of the means"
-    assert said in capsys.readouterr().out
-
-
-def test_a_picture_of_the_surest_tells_them_apart():
-    images = SimpleNamespace(x=torch.rand(2, 1, 6, 6))
-    figure = _sheet(images, {"class": ["a", "b"], "total uncertainty": np.array([1e-11, 3e-7])})
-    texts = [text.get_text() for axes in figure.axes for text in (axes.title, axes.xaxis.label)]
-    assert any("1.0e-11 nats" in text for text in texts)
-    assert any("3.0e-07 nats" in text for text in texts)
 
 
 def test_sets_that_are_all_empty_are_said_to_be(tmp_path, capsys):
@@ -80,8 +59,7 @@ def test_sets_that_are_all_empty_are_said_to_be(tmp_path, capsys):
     for name in ("between", "new"):
         predict(tmp_path / "run", tmp_path / f"{name}.npz", output=tmp_path / f"{name}.csv")
         said = "set: all are empty" in capsys.readouterr().err
-        with open(tmp_path / f"{name}.csv", newline="") as stream:
-            sizes = [int(row["set size"]) for row in csv.DictReader(stream)]
+        sizes = [int(row["set size"]) for row in rows(tmp_path / f"{name}.csv")]
         assert said == (not any(sizes)) == (name == "between")
 
 

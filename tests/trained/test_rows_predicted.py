@@ -1,6 +1,5 @@
 """Rows of one's own: those that go to a person, digits of numbers, groups, absent targets."""
 
-import csv
 import math
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from hypothesis import given
+from runs_of import rows
 
 import fedbary
 from fedbary.commands.use import evaluate, predict
@@ -46,9 +46,24 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def rows(path="predictions.csv"):
-    with Path(path).open() as file:
-        return list(csv.DictReader(file))
+def test_a_column_without_spread_in_training_moves_no_prediction_and_is_said(here, capsys):
+    held = table().drop(columns="cost").assign(dose=1500)
+    held.to_csv("held.csv", index=False)
+    about = {"task": "tables", "dataset": str(here / "held.csv"), "target": "outcome"}
+    run_inline(resolve({**QUICK, **about, "model": "linear"}), here / "run")
+    trained = fedbary.load("run")
+    assert trained.task.idle(trained.facts) == (
+        "columns without spread in training have no effect: dose",
+    )
+    held.assign(dose=[1200, 1500, 1800] * 20).to_csv("new.csv", index=False)
+    same, new = (trained.read(f"{name}.csv") for name in ("held", "new"))
+    assert torch.equal(trained.predict(same).probs, trained.predict(new).probs)
+    capsys.readouterr()
+    predict(here / "run", Path("new.csv"))
+    said = "columns without spread in training have no effect: dose (40 rows hold another value)"
+    assert said in capsys.readouterr().err
+    predict(here / "run", Path("held.csv"), force=True)
+    assert "spread" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("task", ["tables", "regression"])

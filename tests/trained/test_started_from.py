@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from runs_of import lines, posterior, same, tensors
+from runs_of import SHORT, lines, posterior, same, tensors
 from runs_of_sums import chosen, run_of
 from safetensors.torch import load_file
 
@@ -18,9 +18,8 @@ from fedbary.settings.config import completed
 from server_app.engine.inline import run_inline
 
 QUICK = {
-    "engine": "inline", "clients": 2, "rounds": 1, "local_epochs": 1, "samples": 2,
-    "pictures": False, "device": "cpu", "model": "linear", "bayesian_layers": 1,
-    "evaluate_clients": 0, "train_fraction": 0.3,
+    **SHORT, "clients": 2, "model": "linear", "bayesian_layers": 1, "evaluate_clients": 0,
+    "train_fraction": 0.3,
 }  # fmt: skip
 
 

@@ -1,6 +1,5 @@
 """A run that has ended is loaded, predicts and is scored on examples of one's own."""
 
-import csv
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from runs_of import INLINE, rows
 from torch import nn
 
 import fedbary
@@ -19,14 +19,7 @@ from fedbary.runs.run_folder import POSTERIOR
 from fedbary.settings.config import resolve
 from server_app.engine.inline import run_inline
 
-QUICK = {
-    "engine": "inline",
-    "pictures": False,
-    "device": "cpu",
-    "clients": 3,
-    "rounds": 2,
-    "local_epochs": 2,
-}
+QUICK = {**INLINE, "clients": 3, "rounds": 2, "local_epochs": 2}
 RUNS = {
     "images": {"samples": 8},
     "members": {"method": "FedAG"},
@@ -56,11 +49,6 @@ def digits():
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def rows(file):
-    with open(file, newline="") as stream:
-        return list(csv.DictReader(stream))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -150,7 +138,7 @@ def test_colours_are_converted_and_said_to_be(runs, digits, here, capsys):
     predict(runs / "images", Path("scans"))
     said = "scans: 2 of 3 images (first: b.png) were converted to grey"
     assert f"{said}, as the model needs\n" in capsys.readouterr().err
-    one, *others = ({**row, "example": ""} for row in rows("predictions.csv"))
+    one, *others = ({**row, "example": ""} for row in rows())
     assert others == [one, one]
     predict(runs / "images", Path("scans/a.png"), force=True)
     assert "converted" not in capsys.readouterr().err
@@ -207,14 +195,14 @@ def test_numbers_come_with_their_interval(runs, here):
     frame = load_diabetes(as_frame=True, scaled=False).frame
     frame.drop(columns="target").head(7).to_csv("new.csv", index=False)
     predict(runs / "numbers", Path("new.csv"))
-    for row in rows("predictions.csv"):
+    for row in rows():
         mean, std = float(row["mean"]), float(row["std"])
         half = (float(row["upper 90 %"]) - float(row["lower 90 %"])) / 2
         assert 0 < mean < 400 and half == pytest.approx(1.6449 * std, rel=1e-3)
     one = frame.drop(columns="target").head(1)
     one.to_csv("one.csv", index=False)
     predict(runs / "numbers", Path("one.csv"), output=Path("o.csv"))
-    assert rows("o.csv")[0]["mean"] == rows("predictions.csv")[0]["mean"]
+    assert rows("o.csv")[0]["mean"] == rows()[0]["mean"]
 
 
 def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here):
@@ -284,4 +272,4 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here
         predict(runs / "absent", Path("plain.npz"))
     assert Path("predictions.csv").read_text() == "mine"
     predict(runs / "images", Path("plain.npz"), force=True)
-    assert len(rows("predictions.csv")) == 3
+    assert len(rows()) == 3

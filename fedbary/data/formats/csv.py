@@ -59,7 +59,7 @@ def table(source: DataSource, reading: Reading) -> Frame:
     if again.any():
         allowed = "a header at the top alone"
         raise CellError(f"{path}: row {again.argmax() + 1}", "the header again", allowed)
-    return frame_of(str(path), held.set_axis(names, axis=1), reading.target)
+    return frame_of(str(path), held.set_axis(names, axis=1), reading.target, id=reading.id)
 
 
 def read_text(path: Path, **layout: Any) -> DataFrame:

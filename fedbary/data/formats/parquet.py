@@ -43,7 +43,7 @@ def table(source: DataSource, reading: Reading) -> Frame:
         raise
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise SettingError(str(path), error, "a Parquet file") from error
-    return frame_of(str(path), held, reading.target)
+    return frame_of(str(path), held, reading.target, id=reading.id)
 
 
 def image_columns(source: DataSource, reading: Reading) -> dict[str, Any]:

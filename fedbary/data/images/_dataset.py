@@ -280,8 +280,8 @@ class Normaliser:
     Attributes
     ----------
     mean, std : tuple of float
-        Mean and standard deviation of each channel's pixels in [0, 1]. A constant channel's std is
-        1.
+        Mean and standard deviation of each channel's pixels in [0, 1]. The std of a channel without
+        spread is infinite: it is 0 for every image.
     projection : tuple of float
         Projection of C standardised features on K components, (C, K) in one row; empty: none.
     """

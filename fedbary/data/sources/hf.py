@@ -15,8 +15,9 @@ from fedbary.data.forms import DataSource
 from fedbary.data.frame import Frame, frame_of
 from fedbary.data.image_folder import arrays_of_columns
 from fedbary.data.readers import TESTS, Reading
-from fedbary.errors import SettingError
+from fedbary.errors import CellError, SettingError
 from fedbary.parts.imports import library
+from fedbary.texts import listed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -71,7 +72,7 @@ def table(source: DataSource, reading: Reading) -> Frame:
     import pandas
 
     train, test = load_hub(source, reading)
-    parts = [_named(part) for part in (train, test) if part is not None]
+    parts = [_named(source.text, part) for part in (train, test) if part is not None]
     rows = np.arange(sum(map(len, parts)))
     splits = [(rows[: len(train)], rows[len(train) :])] if test is not None else []
     target = reading.target
@@ -153,10 +154,17 @@ def _is_hidden(part: Any, target: str) -> bool:
     return any({-1, None}.issuperset(part.unique(column)) for column in columns)
 
 
-def _named(part: Any) -> DataFrame:
-    """Return the rows of a part, its classes by their names."""
+def _named(source: str, part: Any) -> DataFrame:
+    """Return the rows of a part, its classes by their names; a CellError for other numbers."""
     held = part.to_pandas()
     for column, feature in part.features.items():
         if hasattr(feature, "int2str"):
-            held[column] = [None if k < 0 else feature.int2str(int(k)) for k in held[column]]
+            beyond = (held[column] >= len(feature.names)).to_numpy()
+            if beyond.any():
+                row = int(beyond.argmax())
+                allowed = f"0 to {len(feature.names) - 1}: {listed(feature.names)}"
+                raise CellError(
+                    f"{source}: row {row + 1}, {column}", int(held[column][row]), allowed
+                )
+            held[column] = [feature.int2str(int(k)) if k >= 0 else None for k in held[column]]
     return held

@@ -8,44 +8,53 @@ A set by name is one module of this package whose name has no leading underscore
 from __future__ import annotations
 
 import importlib
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from fedbary.data.deal import Split
+from fedbary.data.examples import Examples
 from fedbary.data.formats.npz import PARTS
 from fedbary.data.forms import DataSource, elsewhere, endings, source_of, user_path
 from fedbary.data.frame import Frame, plain
+from fedbary.data.layout import Layout
 from fedbary.data.readers import Reading, reader
-from fedbary.data.tables._coded import Labelled, Table, encode, features_of, measured, with_test
-from fedbary.data.tables._layout import Choice, Layout, chosen, layout_of, names_in, perhaps
+from fedbary.data.tables._layout import (
+    Choice,
+    chosen,
+    coded,
+    coded_rows,
+    encode,
+    layout_of,
+    number_layout,
+    perhaps,
+    require_rows,
+)
 from fedbary.data.unchanged import Kept, source_state
 from fedbary.errors import CellError, SettingError
 from fedbary.parts.registry import modules
 
 __all__ = [
     "Choice",
-    "Labelled",
     "Layout",
-    "Split",
-    "Table",
+    "coded_rows",
     "load",
     "load_features",
     "load_frame",
     "load_labelled",
     "names",
-    "names_in",
+    "perhaps",
     "plain",
-    "read_file",
-    "with_test",
+    "read_examples",
+    "read_rows",
+    "require_rows",
 ]
 
 ALL = Choice()
 
-_tables: Kept[Table] = Kept()
-_labelled: Kept[Labelled] = Kept()
+_examples: Kept[Examples] = Kept()
 _frames: Kept[Frame] = Kept()
 
 
@@ -68,8 +77,10 @@ def load(
     download: bool = False,
     layout: Layout | None = None,
     choice: Choice = ALL,
-) -> Table:
+) -> Examples:
     """Return a regression set, read once, and anew where its files have changed.
+
+    It is the same object for the same arguments until then. Treat it as read-only.
 
     Parameters
     ----------
@@ -89,25 +100,13 @@ def load(
     choice : Choice
         Columns that are used if no layout names them, and treatment of missing values.
 
-    Returns
-    -------
-    Table
-        The same object for the same arguments, until its files change. Treat it as read-only.
-
     Raises
     ------
     SettingError
         There is no such set, or its content is invalid; the message says what and where.
     """
-    reading = Reading(user_path(data_dir).absolute(), download, target)
-
-    def read() -> Table:
-        held = _with_target(_read("read", name, reading), target)
-        if layout:
-            return measured(held, layout)
-        return measured(chosen(held, choice), None, choice.missing)
-
-    return _tables.get((name, reading, layout, choice), _state(name, reading), read)
+    reading = _reading(data_dir, target, download)
+    return _coded("read", name, reading, layout, choice, ())
 
 
 def load_labelled(
@@ -118,7 +117,7 @@ def load_labelled(
     layout: Layout | None = None,
     download: bool = False,
     choice: Choice = ALL,
-) -> Labelled:
+) -> Examples:
     """Return a classification set, read once, and anew where its files have changed.
 
     Parameters
@@ -130,23 +129,38 @@ def load_labelled(
         The classes in their order, the positive one last; by default those of the data, see
         `Layout`.
     """
-    reading = Reading(user_path(data_dir).absolute(), download, target)
+    reading = _reading(data_dir, target, download)
+    return _coded("read_labelled", name, reading, layout, choice, classes)
 
-    def read() -> Labelled:
-        held = load_frame(name, data_dir, target, download)
+
+def _reading(data_dir: Path | str, target: str, download: bool) -> Reading:
+    return Reading(user_path(data_dir).absolute(), download, target)
+
+
+def _coded(
+    function: str,
+    name: str,
+    reading: Reading,
+    layout: Layout | None,
+    choice: Choice,
+    classes: tuple[str, ...],
+) -> Examples:
+    def read() -> Examples:
+        held = _with_target(_read(function, name, reading), reading.target)
         if layout is not None:
             return encode(held, layout)
         held = chosen(held, choice)
+        if function == "read":
+            return encode(held, number_layout(held, choice.missing))
         return encode(held, layout_of(held, classes, choice.missing))
 
-    key = name, reading, classes, layout, choice
-    return _labelled.get(key, _state(name, reading), read)
+    key = function, name, reading, layout, choice, classes
+    return _examples.get(key, _state(name, reading), read)
 
 
 def load_frame(name: str, data_dir: Path | str, target: str, download: bool) -> Frame:
     """Return a table as its source has it, with a class for each row; errors are as in `load`."""
-    reading = Reading(user_path(data_dir).absolute(), download, target)
-    return _with_target(_read("read_labelled", name, reading), target)
+    return _with_target(_read("read_labelled", name, _reading(data_dir, target, download)), target)
 
 
 def load_features(
@@ -161,18 +175,37 @@ def load_features(
     SettingError
         There is no such set, or a column of the layout is missing in it.
     """
-    held = _read("read_labelled", name, Reading(user_path(data_dir).absolute(), download, target))
-    x, unknown = features_of(held, layout)
-    return torch.from_numpy(x[~unknown])
+    held = _read("read_labelled", name, _reading(data_dir, target, download))
+    return coded(replace(held, target=None), layout).known().x
 
 
-def read_file(path: Path, target: str) -> Frame | None:
-    """Return what a file of a known format holds, with the target where it is there.
+def read_rows(path: Path, target: str, layout: Layout, id: str = "") -> Examples:
+    """Read rows to predict, coded as the federation's, see `read_examples` and `coded`."""
+    return read_examples(path, target, id, partial(coded, layout=layout))
 
-    Return None for a file of another format.
+
+def read_examples(path: Path, target: str, id: str, code: Callable[[Frame], Examples]) -> Examples:
+    """Read the rows of a file to predict, with targets where there are some.
+
+    Columns are found by name, in any order; others are `unused`, except for the column `id`, which
+    names rows. A target that is empty in every row counts as absent.
+
+    Raises
+    ------
+    SettingError
+        If the file is of no known format, or as `code` does, which makes examples of a frame.
     """
     source = source_of(str(path))
-    return _of_source(source, Reading(Path(), target=target)) if source.is_file else None
+    held = _of_source(source, Reading(Path(), target=target, id=id)) if source.is_file else None
+    if held is None:
+        raise SettingError("data", str(path), "the path of a .csv, a .parquet or an .npz file")
+    columns = {name: column.values for name, column in held.columns.items()}
+    if held.ids is not None:
+        columns[id] = held.ids
+    if held.target is not None:
+        columns[target] = held.target.values
+        held = held if not held.target.missing.all() else replace(held, target=None)
+    return replace(code(held), columns=columns)
 
 
 def _of_source(source: DataSource, reading: Reading) -> Frame | None:

@@ -1,17 +1,19 @@
-"""Layout that all sites of a run on tables share: the columns, their levels, the classes."""
+"""From a table's cells to numbers: the layout that all sites share, and rows coded by it."""
 
 from __future__ import annotations
 
 import difflib
-import json
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from fedbary.data.examples import Examples
 from fedbary.data.frame import (
     MAX_LEVELS,
     MISSING,
@@ -19,14 +21,18 @@ from fedbary.data.frame import (
     Column,
     Frame,
     disguised,
+    frame_of,
     is_code,
     name_of,
     order_of,
-    plain,
     unit_of,
 )
-from fedbary.errors import CellError
-from fedbary.texts import alike
+from fedbary.data.layout import Layout
+from fedbary.errors import CellError, SettingError
+from fedbary.texts import alike, listed
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MAX_CLASSES = 100
 
@@ -37,65 +43,8 @@ FEW = 5
 """Number of levels that is allowed however few rows there are."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Columns in the order that the network sees them, and the classes; sent with every message.
-
-    Parameters
-    ----------
-    columns : tuple of (str, tuple of str)
-        Name and levels of each column: the texts that it may hold, or none for numbers. A column
-        of L levels is L features, 1 for the row's level and 0 for the others.
-    classes : tuple of str
-        Name of each class, in the order of the labels 0, 1, … Of two the second is the positive.
-        Empty where a number is predicted.
-    missing : str
-        Treatment of empty cells: ``refuse``; or ``mean``, ``median``, ``indicator``, which make
-        them NaN for the standardisation to fill.
-    indicated : tuple of str
-        Columns with a further feature, after all others, that marks their missing cells.
-    """
-
-    columns: tuple[tuple[str, tuple[str, ...]], ...]
-    classes: tuple[str, ...]
-    missing: str = "refuse"
-    indicated: tuple[str, ...] = ()
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Name of each feature: the column's, or ``column=level``."""
-        held = [
-            f"{column}={level}" if level is not None else column
-            for column, levels in self.columns
-            for level in levels or (None,)
-        ]
-        return (*held, *(f"{column} missing" for column in self.indicated))
-
-    def unused(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """Return those of some columns that the layout does not have."""
-        known = {name for name, _ in self.columns}
-        return tuple(name for name in columns if name not in known)
-
-    def config(self) -> dict[str, Any]:
-        """Return what a ConfigRecord holds of it."""
-        filled = {"missing": self.missing, "indicated": list(self.indicated)}
-        return {
-            **(filled if self.missing != "refuse" else {}),
-            "columns": [column for column, _ in self.columns],
-            "levels": [json.dumps(levels) for _, levels in self.columns],
-            "class-names": list(self.classes),
-        }
-
-    @staticmethod
-    def from_config(config: Mapping[str, Any]) -> Layout:
-        """Return the layout that a ConfigRecord describes; ``features`` alone are numbers."""
-        if "features" in config:  # of a regression before it took levels
-            return Layout(tuple((str(name), ()) for name in config["features"]), ())
-        pairs = zip(config["columns"], config["levels"], strict=True)
-        columns = tuple((str(name), tuple(map(str, json.loads(text)))) for name, text in pairs)
-        classes, shown = (config.get(key, ()) for key in ("class-names", "indicated"))
-        missing = str(config.get("missing", "refuse"))
-        return Layout(columns, tuple(map(str, classes)), missing, tuple(map(str, shown)))
+_ALSO = {"True": "1", "False": "0", "1": "True", "0": "False"}
+"""Names that stand for each other where only one of them is known."""
 
 
 def layout_of(frame: Frame, classes: Sequence[str] = (), missing: str = "refuse") -> Layout:
@@ -251,7 +200,7 @@ class Choice:
     leave_out : tuple of str
         Those that are not used.
     id : str
-        The column that names a row, which is not used; it need not be there.
+        The column that names a row, which is not used; empty for none.
     missing : str
         Treatment of empty cells, see `Layout`.
     """
@@ -262,11 +211,6 @@ class Choice:
     missing: str = "refuse"
 
 
-def names_in(text: str, none: str) -> tuple[str, ...]:
-    """Return the names in a text, with commas between; none of the word that says so."""
-    return () if text == none else tuple(plain(name) for name in text.split(","))
-
-
 def chosen(frame: Frame, choice: Choice) -> Frame:
     """Return a frame with the columns that are used.
 
@@ -275,10 +219,12 @@ def chosen(frame: Frame, choice: Choice) -> Frame:
     SettingError
         A column that is named is not there, or none is left.
     """
-    for setting in ("columns", "leave_out"):
-        for name in getattr(choice, setting):
-            if name not in frame.columns:
-                raise CellError(setting, name, perhaps(name, frame.name, list(frame.columns)))
+    named = [("columns", name) for name in choice.columns]
+    named += [("leave_out", name) for name in choice.leave_out]
+    named += [("id", choice.id)] if choice.id else []
+    for setting, name in named:
+        if name not in frame.columns:
+            raise CellError(setting, name, perhaps(name, frame.name, list(frame.columns)))
     left = {*choice.leave_out, choice.id}
     wanted = [name for name in choice.columns or frame.columns if name not in left]
     if not wanted:
@@ -290,5 +236,252 @@ def perhaps(name: str, source: str, columns: Sequence[str]) -> str:
     """Say which columns there are, and which of them may have been meant."""
     folded = {column.casefold(): column for column in columns}
     close = difflib.get_close_matches(name.casefold(), folded, n=1)
-    meant = f"; perhaps {folded[close[0]]}" if close else ""
-    return f"a column of {source}: {', '.join(columns)}{meant}"
+    meant = f"; perhaps {listed([folded[close[0]]])}" if close else ""
+    return f"a column of {source}: {listed(columns)}{meant}"
+
+
+def number_layout(held: Frame, missing: str = "refuse") -> Layout:
+    """Return the layout of a regression's frame; constant columns are left out with a warning.
+
+    Raises
+    ------
+    SettingError
+        As in `columns_of` and `numbers_of`; or the target or every feature is constant, or there is
+        one row.
+    """
+    targets = numbers_of(held)
+    if held.count < 2:
+        features = f"{held.count} rows, {len(held.columns)} features"
+        raise SettingError(held.name, features, "at least 2 and 1")
+    columns = dict(columns_of(held, missing))
+    constant = [name for name in columns if _is_constant(held.columns[name])]
+    if np.ptp(targets) == 0 or len(constant) == len(columns):
+        what = "every feature" if len(constant) == len(columns) else "the target"
+        allowed = "at least one feature and a target that vary"
+        raise SettingError(held.name, f"{what} is constant", allowed)
+    if constant:
+        said = f"{held.name}: constant features are left out: {', '.join(constant)}"
+        warnings.warn(said, stacklevel=2)
+    varying = {name: levels for name, levels in columns.items() if name not in constant}
+    return Layout(tuple(varying.items()), (), missing, indicated(held, varying, missing))
+
+
+def _is_constant(column: Column) -> bool:
+    held = column.texts if column.is_text and column.texts is not None else column.numbers
+    return len(set(held[~column.missing].tolist())) == 1
+
+
+def encode(frame: Frame, layout: Layout) -> Examples:
+    """Code rows to train on by a layout; those with a level unknown to it are left out, and said.
+
+    Raises
+    ------
+    SettingError
+        As in `coded`; or there is no other row.
+    """
+    found = coded(frame, layout)
+    if found.unknown:
+        _warn_unknown(frame, layout, found.unknown)
+    return found.known()
+
+
+def coded(frame: Frame, layout: Layout) -> Examples:
+    """Code a frame's rows by a layout, with a class or a number each where it has a target.
+
+    Raises
+    ------
+    SettingError
+        As in `features_of`, and in `labels_of` or `numbers_of`.
+    """
+    x, unknown = features_of(frame, layout)
+    y = None
+    if frame.target is not None:
+        y = torch.from_numpy(labels_of(frame, layout) if layout.classes else numbers_of(frame))
+    return Examples(
+        torch.from_numpy(x),
+        y,
+        frame.name,
+        layout,
+        frame.splits,
+        unused=layout.unused(frame.columns),
+        unknown=tuple(np.flatnonzero(unknown).tolist()),
+    )
+
+
+def features_of(frame: Frame, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """Code a frame's rows: numbers as they are, a level as 1 among 0s.
+
+    Columns are found by name; those that the layout does not have are left out.
+
+    Returns
+    -------
+    features : ndarray
+        (N, D) float64; NaN where a value is missing and the layout does not refuse that.
+    unknown : ndarray
+        (N,) bool: rows with a level that the layout does not know, of which that column is all 0.
+
+    Raises
+    ------
+    SettingError
+        A column is missing, or a cell is missing or no number (names row and column).
+    """
+    held = frame.columns
+    if missing := [column for column, _ in layout.columns if column not in held]:
+        allowed = f"the federation's columns; missing: {', '.join(missing)}"
+        told = f"{len(held)} columns; missing: {', '.join(missing)}"
+        raise CellError(f"{frame.name}: columns", ", ".join(held), allowed, told)
+    unknown = np.zeros(frame.count, dtype=bool)
+    parts = []
+    for column, levels in layout.columns:
+        where, cells = f"feature {column!r}", held[column]
+        require_plain(frame.name, where, cells)
+        if layout.missing == "refuse":
+            require(frame.name, where, cells, cells.missing, "")
+        if levels:
+            places = places_of(cells, levels)
+            one_hot = (places[:, None] == np.arange(len(levels))).astype(np.float64)
+            one_hot[cells.missing] = np.nan
+            parts.append(one_hot)
+            unknown |= (places < 0) & ~cells.missing
+        else:
+            bad = ~np.isfinite(cells.numbers) & ~cells.missing
+            allowed = "a finite number, as the server's data hold there"
+            require(frame.name, where, cells, bad, allowed)
+            parts.append(cells.numbers[:, None])
+    parts += [held[column].missing[:, None].astype(np.float64) for column in layout.indicated]
+    return np.concatenate(parts, axis=1), unknown
+
+
+def coded_rows(held: DataFrame, target: str, layout: Layout) -> Tensor:
+    """Return the features (N, D) of the rows of a DataFrame, whose columns are found by name.
+
+    Raises
+    ------
+    SettingError
+        If it is none, or lacks a column; if a cell is no number, or a level that is not known.
+    """
+    import pandas
+
+    if not isinstance(held, pandas.DataFrame):
+        names = ", ".join(name for name, _ in layout.columns)
+        allowed = f"a tensor (N, {len(layout.features)}), or a DataFrame with the columns {names}"
+        raise SettingError("x", f"a {type(held).__name__}", allowed)
+    rows = frame_of("x", held, target)
+    x, unknown = features_of(rows, layout)
+    if unknown.any():
+        require_known(rows, layout)
+    return torch.from_numpy(x)
+
+
+def require_known(rows: Frame, layout: Layout) -> None:
+    """Raise a SettingError at the first cell with a level that the layout does not have."""
+    for column, levels, strange in _strange(rows, layout):
+        held = rows.columns[column]
+        require(rows.name, f"feature {column!r}", held, strange, ", ".join(levels))
+
+
+def _strange(frame: Frame, layout: Layout) -> Iterator[tuple[str, tuple[str, ...], np.ndarray]]:
+    """Yield each column of levels, these, and which cells hold another, (N,) bool."""
+    for column, levels in layout.columns:
+        held = frame.columns[column]
+        if levels:
+            yield column, levels, (places_of(held, levels) < 0) & ~held.missing
+
+
+def require_rows(x: Tensor, layout: Layout) -> Tensor:
+    """Return the features (N, D) of rows, if a layout can have coded them.
+
+    Raises
+    ------
+    SettingError
+        If the width is another, a number is not finite, or the features of a column with levels
+        are not a 1 among 0s.
+    """
+    features = layout.features
+    if x.ndim != 2 or x.shape[1] != len(features):
+        allowed = f"a tensor (N, {len(features)}) of {', '.join(features)}"
+        raise SettingError("x", f"a tensor {tuple(x.shape)}", allowed)
+    absent = x.isnan() if layout.missing != "refuse" else torch.zeros_like(x, dtype=torch.bool)
+    if (bad := (~x.isfinite() & ~absent).nonzero()).numel():
+        row, column = bad[0].tolist()
+        where = f"x: row {row + 1}: {features[column]}"
+        raise SettingError(where, float(x[row, column]), "a finite number")
+    start = 0
+    for column, levels in layout.columns:
+        part = x[:, start : start + len(levels)]
+        is_level = ((part >= 0) & (part <= 1)).all(1) & ((part.sum(1) - 1).abs() < 1e-6)
+        if layout.missing == "refuse":  # else filled cells hold shares
+            is_level &= (part == part.round()).all(1)
+        if levels and (odd := (~is_level & ~part.isnan().all(1)).nonzero()).numel():
+            row = int(odd[0])
+            allowed = f"a 1 among 0s for {', '.join(levels)}"
+            raise SettingError(f"x: row {row + 1}: {column}", part[row].tolist(), allowed)
+        start += max(1, len(levels))
+    return x
+
+
+def places_of(held: Column, names: Sequence[str]) -> np.ndarray:
+    """Return the place among `names` of each cell, (N,) int64; −1 where it is none of them."""
+    if held.texts is None:
+        return np.full(len(held.missing), -1)
+    places = {text: place for place, text in enumerate(names)}
+    for text, other in _ALSO.items():
+        if text not in places and other in names:
+            places[text] = places[other]
+    return np.array([places.get(text, -1) for text in held.texts.tolist()], dtype=np.int64)
+
+
+def _warn_unknown(frame: Frame, layout: Layout, unknown: Sequence[int]) -> None:
+    """Say in which columns the unknown levels lie."""
+    found = []
+    for column, levels, strange in _strange(frame, layout):
+        if strange.all():
+            where, held = f"feature {column!r}", frame.columns[column]
+            allowed = f"{', '.join(levels)}, which the server knows"
+            require(frame.name, where, held, strange, allowed)
+        if strange.any():
+            found.append(f"{column} ({int(strange.sum())})")
+    said = f"{len(unknown)} of {frame.count} rows hold a level that the federation does not "
+    said += f"know, and are left out: {', '.join(found)}"
+    if len(unknown) == frame.count:
+        raise CellError(frame.name, said, "a row with levels that the server knows")
+    warnings.warn(f"{frame.name}: {said}", stacklevel=2)
+
+
+def labels_of(frame: Frame, layout: Layout) -> np.ndarray:
+    """Return the place of each row's class in a layout, (N,) int64.
+
+    Raises
+    ------
+    SettingError
+        A class is missing or none of the layout's.
+    """
+    assert frame.target is not None
+    require_plain(frame.name, TARGET, frame.target)
+    labels = places_of(frame.target, layout.classes)
+    require(frame.name, TARGET, frame.target, frame.target.missing, "")
+    allowed = f"{listed(layout.classes)}, which the server knows"
+    require(frame.name, TARGET, frame.target, labels < 0, allowed)
+    return labels
+
+
+def numbers_of(frame: Frame) -> np.ndarray:
+    """Return each row's target as a number, (N,) float64.
+
+    Raises
+    ------
+    SettingError
+        A number is missing or not finite, or numbers are too close for double precision.
+    """
+    assert frame.target is not None
+    target, values = frame.target, frame.target.numbers
+    require_plain(frame.name, TARGET, target)
+    if not np.isfinite(values).any() and not target.missing.all():
+        assert target.texts is not None
+        allowed = disguised(target.texts) or "a column of numbers; task=tables predicts classes"
+        raise CellError(f"{frame.name}: {TARGET}", target.cell(0), allowed)
+    require(frame.name, TARGET, target, ~np.isfinite(values), "a finite number")
+    if np.spacing(np.abs(values).max()) > np.ptp(values) / 1000 > 0:
+        allowed = "numbers that double precision tells apart: subtract a constant"
+        raise CellError(f"{frame.name}: {TARGET}", target.cell(0), allowed)
+    return values.copy()  # a frame's arrays may be read-only

@@ -1,6 +1,7 @@
 """A run ends in MLflow as it ended, and goes on there when it is resumed."""
 
 import pytest
+from runs_of import SHORT
 
 import client_app
 from fedbary.runs.tracking import note_killed
@@ -12,8 +13,7 @@ mlflow = pytest.importorskip("mlflow")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 QUICK = {
-    "engine": "inline", "device": "cpu", "clients": 2, "rounds": 2, "local_epochs": 1,
-    "samples": 2, "model": "mlp", "bayesian_layers": 1, "train_fraction": 0.2, "pictures": False,
+    **SHORT, "clients": 2, "rounds": 2, "model": "mlp", "bayesian_layers": 1, "train_fraction": 0.2,
     "tracker": "mlflow", "evaluate_clients": 0,
 }  # fmt: skip
 
