@@ -352,7 +352,7 @@ def _sentence(transformers: ModuleType, place: str, name: str) -> _Sentence:
         )
         return json.loads(Path(cached).read_text(encoding="utf-8")) if cached else {}
 
-    own = next(filter(None, (read(f"sentence_{kind}_config.json") for kind in KINDS)), {})
+    own: Any = next(filter(None, (read(f"sentence_{kind}_config.json") for kind in KINDS)), {})
     prompts = read(PROMPTS)
     prompt = (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")) or ""
     others = [key for key, value in {**own, **prompts}.items() if value and key not in READ]
