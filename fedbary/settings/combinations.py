@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from fedbary.attacks import OMNISCIENT, hostile_count
 from fedbary.settings.model import require_data
-from fedbary.settings.modes import Asynchronous, Synchronous
 from fedbary.settings.owners import (
     layers_of,
     method_of,
@@ -31,16 +30,7 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the settings that do not fit the others, each with what is allowed."""
     if settings.min_replies > settings.participants:
         yield "min_replies", f"from 1 to the {settings.participants} clients that train in a round"
-    pace = settings.pace
-    if isinstance(pace, Asynchronous):
-        yield from _without_rounds(settings, pace)
-    elif not pace.has_clock:
-        yield from _without_clock(pace)
-    if pace.speeds not in ("none", "uniform", "lognormal"):
-        if not pace.speeds.endswith((".csv", ".jsonl")):
-            yield "speeds", "none, uniform, lognormal, or the path of a .csv"
-        elif pace.replays and isinstance(pace, Synchronous):
-            yield "speeds", "no .jsonl for mode=rounds, which has no order to replay"
+    yield from settings.pace.unfit(settings)
     yield from method_of(settings).unfit(settings)
     layers = layers_of(settings.model)
     adapts = settings.of_task(OfAdapters).adapters != "none"
@@ -88,29 +78,6 @@ def _with_sets(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.keep_best != "none" and not settings.server_validates:
         chosen = "what clients hold out would choose the round and calibrate it"
         yield "keep_best", f"none with conformal, or evaluate_on=validation: {chosen}"
-
-
-def _without_clock(mode: Synchronous) -> Iterator[tuple[str, str]]:
-    """Yield settings that need a virtual clock; real servers have `round_timeout`."""
-    if mode.wait_for < 1:
-        yield "wait_for", "1 without speeds, the virtual clock"
-    if mode.deadline is not None:
-        yield "deadline", "none without speeds, the virtual clock; round_timeout is real"
-
-
-def _without_rounds(settings: Settings, mode: Asynchronous) -> Iterator[tuple[str, str]]:
-    """Yield settings that do not fit runs without rounds."""
-    at_work = mode.concurrency or settings.clients
-    if at_work > settings.clients:
-        yield "concurrency", f"none, or from 1 to the {settings.clients} clients"
-    if mode.buffer > at_work:
-        yield "buffer", f"from 1 to the {at_work} clients at work: a client replies once to each"
-    if settings.min_replies > mode.buffer:
-        yield "min_replies", f"from 1 to the {mode.buffer} replies of an aggregate"
-    if settings.attack in OMNISCIENT:
-        yield "attack", "another attack for mode=async: this one sees the replies of a round"
-    if settings.projection != "none":
-        yield "projection", "none for mode=async"
 
 
 def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:

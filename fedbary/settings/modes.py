@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from fedbary.attacks import OMNISCIENT
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import Checked, Count, NotNegative, Number, Positive, Share
 
@@ -42,6 +43,12 @@ class Clocked(Checked):
     def asked(self, clients: int, least: int = 1) -> int:
         """Return how many of so many clients train at a time, but for `concurrency`."""
         return clients
+
+    def unfit(self, settings: Settings) -> Iterator[tuple[str, str]]:
+        """Yield the run's settings that do not fit the mode, each with what is allowed."""
+        known = self.speeds in ("none", "uniform", "lognormal")
+        if not known and not self.speeds.endswith((".csv", ".jsonl")):
+            yield "speeds", "none, uniform, lognormal, or the path of a .csv"
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,22 @@ class Asynchronous(Clocked):
     staleness: Literal["constant", "even", "polynomial", "hinge"] = "constant"
     staleness_rate: NotNegative = 0.5
     staleness_grace: Number = 4
+
+    def unfit(self, settings: Settings) -> Iterator[tuple[str, str]]:
+        """Yield the run's settings that need rounds, or as many clients as it has not."""
+        at_work = self.concurrency or settings.clients
+        if at_work > settings.clients:
+            yield "concurrency", f"none, or from 1 to the {settings.clients} clients"
+        if self.buffer > at_work:
+            once = "a client replies once to each"
+            yield "buffer", f"from 1 to the {at_work} clients at work: {once}"
+        if settings.min_replies > self.buffer:
+            yield "min_replies", f"from 1 to the {self.buffer} replies of an aggregate"
+        if settings.attack in OMNISCIENT:
+            yield "attack", "another attack for mode=async: this one sees the replies of a round"
+        if settings.projection != "none":
+            yield "projection", "none for mode=async"
+        yield from super().unfit(settings)
 
     def weight(self, aggregates: int, at_work: int) -> float:
         """Return the weight of a change that began s aggregates ago, with so many clients at work.
@@ -129,6 +152,17 @@ class Synchronous(Clocked):
     def asked(self, clients: int, least: int = 1) -> int:
         """Return how many of so many clients train in a round."""
         return max(least, round(self.participation * clients))
+
+    def unfit(self, settings: Settings) -> Iterator[tuple[str, str]]:
+        """Yield the run's settings that need a virtual clock; `round_timeout` is real."""
+        if self.wait_for < 1 and not self.has_clock:
+            yield "wait_for", "1 without speeds, the virtual clock"
+        if self.deadline is not None and not self.has_clock:
+            allowed = "none without speeds, the virtual clock; round_timeout is real"
+            yield "deadline", allowed
+        if self.replays:
+            yield "speeds", "no .jsonl for mode=rounds, which has no order to replay"
+        yield from super().unfit(settings)
 
     def awaited(self, seconds: Sequence[float], min_replies: int) -> tuple[int, float]:
         """Return the number of a round's fastest replies that count, and the round's duration.

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from fedbary.aggregation import DIVERGENCES, RULES
+from fedbary.attacks import attack_named
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS
 from fedbary.models import MODELS, build
@@ -17,8 +18,10 @@ from fedbary.settings.config import (
     resolve,
     validated,
 )
+from fedbary.settings.modes import Synchronous
 from fedbary.settings.owners import layers_of, models, owners
 from fedbary.settings.run_config import resolve_run_config, to_run_config
+from fedbary.settings.task_words import OfAdapters, OfClasses, OfGuarantees, OfImages, OfRows
 from fedbary.variational.conversion import convertible_layers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -200,6 +203,36 @@ def test_a_cosine_falls_from_the_rate_towards_nothing():
     assert rates == sorted(rates, reverse=True) and 0 < rates[3] < 0.1
     constant = resolve({"lr": 0.4, "lr_schedule": "constant", "rounds": 4})
     assert {constant.local.lr_in(t, 4) for t in (1, 4)} == {0.4}
+
+
+def test_the_parts_of_a_run_are_typed_values_of_its_words():
+    words = {"holdout": 0.2, "conformal": 0.9, "participation": 0.5, "lr": 0.3, "prior": "global"}
+    settings = resolve({**words, "attack": "scaling", "hostile_fraction": 0.3})
+    assert settings.of_task(OfImages).conformal == settings.of_task(OfGuarantees).conformal == 0.9
+    assert (settings.local.lr, settings.local.prior) == (0.3, "global")
+    assert isinstance(settings.pace, Synchronous) and settings.pace.participation == 0.5
+    assert settings.hostile == attack_named("scaling", {"hostile_fraction": 0.3})
+    assert resolve({}).hostile is None
+
+
+def test_parts_follow_words_that_change():
+    settings = resolve({"lr": 0.3})
+    assert settings.local.lr == 0.3 and settings.pace.speeds == "none"
+    changed = settings.model_copy(update={"lr": 0.1, "speeds": "uniform", "backbone": "a:b"})
+    assert (changed.local.lr, changed.pace.has_clock) == (0.1, True)
+    assert changed.of_task(OfImages).backbone == "a:b"
+
+
+def test_a_task_without_some_settings_has_those_that_ask_for_nothing():
+    numbers = resolve({"task": "regression", "target": "a", "conformal": 0.9, "holdout": 0.2})
+    assert numbers.of_task(OfClasses) == OfClasses(conformal=0.9)
+    assert numbers.of_task(OfAdapters).adapters == "none"
+    assert numbers.of_task(OfRows).target == "a"
+
+
+def test_clients_without_steps_pass_once_over_their_data():
+    settings = resolve({"method": "LDA"})
+    assert (settings.local.local_epochs, settings.local.lr_schedule) == (1, "constant")
 
 
 def test_images_learn_from_normalised_pixels_unless_another_range_is_named():
