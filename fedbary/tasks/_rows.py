@@ -24,7 +24,7 @@ from fedbary.tasks import _sums
 from fedbary.tasks._calibrated import row_names
 from fedbary.tasks._task import Task
 from fedbary.tasks._values import Dialogue, Facts
-from fedbary.texts import names_in
+from fedbary.texts import SCREEN, names_in, one_line
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -149,7 +149,7 @@ class Rows(Task):
         """Return a line that names the features without spread."""
         names = self.signature().features
         idle = [names[place] for place in _idle(facts, names)]
-        return (f"{NO_SPREAD}: {', '.join(idle)}",) if idle else ()
+        return (one_line(f"{NO_SPREAD}: {', '.join(idle)}", SCREEN),) if idle else ()
 
     def compared(
         self, examples: Examples, facts: Facts, said: Mapping[str, Any] | None
@@ -160,7 +160,7 @@ class Rows(Task):
             usual = facts["mean"][place]
             other = int(((x[:, place] - usual).abs() > SAME * usual.abs()).sum())
             differ += [f"{names[place]} ({other} rows hold another value)"] if other else []
-        return (f"{NO_SPREAD}: {', '.join(differ)}",) if differ else ()
+        return (one_line(f"{NO_SPREAD}: {', '.join(differ)}", SCREEN),) if differ else ()
 
     def inputs(self, x: Tensor | DataFrame, signature: Layout) -> Tensor:
         """Return rows as features (N, D), after a check; columns of a DataFrame by their names.
