@@ -27,7 +27,7 @@ class Examples:
     y : Tensor or None
         Targets (N,): int64 labels, or float64 numbers; None where they are not known.
     source : str
-        Where they are from, for errors.
+        The name of their source, for errors.
     layout : Layout
         Meaning of a table's features and labels.
     splits : tuple of Split
