@@ -25,6 +25,7 @@ from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Server, method_of
 from fedbary.methods._method import age, whose
 from fedbary.methods._sums import SHARES, SumsMethod, head_names, sites_of, state_of, total_of
+from fedbary.methods.conjugategaussian import ConjugateGaussian
 from fedbary.methods.pvi import PVI
 from fedbary.predictive.conformal import Thresholds, together
 from fedbary.runs import schema
@@ -368,7 +369,7 @@ def _restandardised(
     count, means = total_of(state_of(_of_first_run(sites)))
     mean, squares = _by_fact(method.columns(means), facts)
     scale, factor = renewed(Standardiser(facts["mean"], facts["std"]), mean, squares)
-    if method.needs_numbers and scale.std[-1].isinf():
+    if isinstance(method, ConjugateGaussian) and scale.std[-1].isinf():
         raise SettingError("site", "targets of the others that are all equal", "targets that vary")
     each = len(method.columns(means)[0]) // len(mean)
     shift, factor = mean.repeat_interleave(each), factor.repeat_interleave(each)
