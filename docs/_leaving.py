@@ -80,6 +80,7 @@ _MEANINGS = {
     "name": ("the site's name: its own word, or `site` and eight digits of a digest", "–", "name"),
     "partition-id": ("which part of a shared data set it holds; −1 for data of its own", "–", ""),
     "num-partitions": ("of how many", "–", ""),
+    "content": ("hash of a shared data set's rows; empty for data of its own", "–", ""),
     "num-examples": ("how many it trains on, or holds out in an evaluation", "examples", ""),
     "num-held-out": ("how many it holds out", "examples", ""),
     "label-counts": ("how many of each class it holds", "examples", "label-counts"),

@@ -204,7 +204,7 @@ class Refusal:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """What training replies are compared with.
+    """The form that training replies are compared with.
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ class Admission:
     Parameters
     ----------
     federation : Federation
-        What is known of the nodes.
+        The names and the limits of the nodes.
     convention : Convention
         Rule that tells Gaussian arrays, and the unit of their scales.
     weighted_by_key : str
@@ -414,7 +414,7 @@ class Admission:
         admitted
             Replies that are sound.
         form
-            What they are compared with.
+            The form that they are compared with.
         aggregate
             Takes the global arrays and replies, and returns their aggregate. A SettingError skips
             the round; another ValueError says that a reply spoils it.

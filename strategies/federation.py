@@ -1,4 +1,4 @@
-"""What a strategy is told of its federation, and the entries of messages on it."""
+"""The knowledge that a strategy has of its federation, and the entries of messages on it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """What is known of the nodes. Each part may be left out.
+    """The knowledge that a strategy has of the nodes. Each part may be left out.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a server keeps from round to round: a method's state, and whose replies it admitted."""
+"""The memory of a server from round to round: a method's state, and whose replies it admitted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Memory:
     method : Method
         The method.
     keeps : bool
-        Whether its clients keep tensors from round to round.
+        True: its clients keep tensors from round to round.
     prior_arrays : ArrayRecord, optional
         The prior that clients are sent.
 

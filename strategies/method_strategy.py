@@ -66,12 +66,11 @@ class MethodStrategy(FedAvg):
     The server keeps the state of a round only if the round counts; `state_dict` holds it. Each
     training message names the method and its parameters, so that a `fedbary.strategies.Client`
     needs no settings of the method. A subclass names the `method_class`; `strategy_for` makes one
-    from a method's name.
+    from a method's name. The first arguments are those of `flwr.serverapp.strategy.FedAvg`, in its
+    order.
 
     Parameters
     ----------
-    fraction_train, ..., evaluate_metrics_aggr_fn
-        Those of `flwr.serverapp.strategy.FedAvg`, in its order.
     min_replies : int
         With fewer admitted training replies the round is skipped: the global arrays stay as they
         were, and the train metrics are ``{"skipped": 1}``.
@@ -89,7 +88,7 @@ class MethodStrategy(FedAvg):
     bench : Bench, optional
         Network and examples of the server, for methods with `needs_bench`.
     keep_models : bool
-        Whether clients keep and score the model that they train. It is for methods whose clients
+        True: clients keep and score the model that they train. It is for methods whose clients
         keep nothing. Clients of a method that `personalises` have a model of their own anyway.
     prior_arrays : ArrayRecord, optional
         A posterior in the global arrays' names: clients use it as the prior in every round. Its
@@ -103,7 +102,7 @@ class MethodStrategy(FedAvg):
     journal : iterable of mappings, optional
         For `asynchronous`: the `journal` of all aggregates of an earlier run, which is repeated.
     federation : Federation, optional
-        What is known of the nodes.
+        The choice, the names and the limits of the nodes.
     **parameters
         Those of the method.
 

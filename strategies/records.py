@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import torch
 from flwr.app import Array, ArrayRecord
-from torch import Tensor
 
 from fedbary.aggregation import AnyRule, aggregate_tensors
 from fedbary.aggregation.sums import LARGEST_LOG_VAR
 from fedbary.gaussian import Posterior
 
-from .arrays import Blanks, array_from_tensor, tensor_from_array
+from .arrays import Blanks, array_from_tensor
 from .conventions import Convention, names_of
 
 
@@ -27,17 +26,7 @@ def posterior_from_arrays(record: ArrayRecord, convention: Convention) -> Poster
     ValueError
         If an array cannot be read, a scale has no mean, or two tensors have one name.
     """
-    pairs = convention.pairs(record.keys())
-    mean: dict[str, Tensor] = {}
-    log_var: dict[str, Tensor] = {}
-    for key in _means(record, pairs):
-        name = convention.name(key) if key in pairs else key
-        if name in mean:
-            raise ValueError(f"two tensors of the record are named {name!r}")
-        mean[name] = tensor_from_array(record[key])
-        if key in pairs:
-            log_var[name] = convention.to_log_var(tensor_from_array(record[pairs[key]]))
-    return Posterior(mean, log_var)
+    return Posterior.from_state_dict(names_of(record.keys(), convention).read(record))
 
 
 def arrays_from_posterior(

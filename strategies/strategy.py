@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import Parameter
 from logging import INFO, WARNING
 from typing import Any
@@ -37,15 +37,10 @@ class PosteriorStrategy(MethodStrategy):
     makes one from a rule's name. Clients may train in any way: messages do not hold the method's
     parameters. For Flower's differential-privacy wrappers see `strategies.privacy`.
 
-    Parameters
-    ----------
-    fraction_train, ..., federation
-        Arguments of `MethodStrategy`, and so of `flwr.serverapp.strategy.FedAvg`, in its order.
-    **parameters
-        Those of `Barycentre`: `rule` (by default the class's), `trim_fraction`,
-        `max_precision_ratio`, `clipping`, `mixing`, `remember` and `server_momentum`.
-        With `groups`, clients of a group share a model, as in `Hierarchy`; an evaluation message
-        has it under ``group/``.
+    Its arguments are those of `MethodStrategy`, and the parameters of `Barycentre`: `rule` (by
+    default the class's), `trim_fraction`, `max_precision_ratio`, `clipping`, `mixing`, `remember`
+    and `server_momentum`. With `groups`, clients of a group share a model, as in `Hierarchy`; an
+    evaluation message has it under ``group/``.
 
     Raises
     ------
@@ -62,9 +57,19 @@ class PosteriorStrategy(MethodStrategy):
         """Return the barycentre with some parameters; with `groups` it is a `Hierarchy`."""
         kind = Hierarchy if "groups" in parameters else self.method_class
         self._require_known(kind, parameters)
-        method = kind(**{"rule": self.rule, **parameters})
+        own = self.rule.name if RULES.get(self.rule.name) is self.rule else self.rule
+        method = kind(**{"rule": own, **parameters})
         self.rule = method.chosen
         return method
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what pickle keeps: a rule of the library by its name alone, in the method."""
+        return {name: value for name, value in vars(self).items() if name != "rule"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Take what pickle kept."""
+        vars(self).update(state)
+        self.rule = self.method.chosen
 
     def _forget(self) -> None:
         """Forget an earlier start."""

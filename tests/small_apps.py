@@ -16,11 +16,13 @@ def answering(client_of, spoiled=(), spoil=not_finite, mods=()):
     app = ClientApp(mods=list(mods))
 
     @app.train()
-    def fit(message, context):
+    @app.evaluate()
+    def answer(message, context):
         k = int(context.node_config["partition-id"])
         client: Client = client_of(k)
         reply = client.answer(message, context)
-        if (k, message.content["config"]["server-round"]) in spoiled:
+        asked = k, message.content["config"]["server-round"]
+        if "arrays" in reply.content and asked in spoiled:
             arrays = reply.content["arrays"].to_torch_state_dict()
             spoil(arrays)
             reply.content["arrays"] = ArrayRecord(arrays)

@@ -197,11 +197,15 @@ class Backbone:
         """What happens to an input before the body, in words."""
         return self.transform.said
 
+    @property
+    def identity(self) -> str:
+        """All but the weights that a feature depends on: name, code, layers and transform."""
+        return f"{self.name} {self.code} {self.body} {self.transform} {self.transform.shorter}"
+
     @cached_property
     def digest(self) -> str:
-        """A hash of name, code, layers, weights and transform; sites compare it."""
-        identity = f"{self.name} {self.code} {self.body} {self.transform} {self.transform.shorter}"
-        found = hashlib.blake2b(identity.encode(), digest_size=16)
+        """A hash of identity and weights; sites compare it."""
+        found = hashlib.blake2b(self.identity.encode(), digest_size=16)
         hash_tensors(found, self.body.state_dict())
         return found.hexdigest()
 

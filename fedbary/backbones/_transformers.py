@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -10,7 +9,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +23,6 @@ from fedbary.backbones._body import Backbone, Transform, cached_or_fetched
 from fedbary.data.forms import DataSource, user_path
 from fedbary.errors import SettingError, one_line
 from fedbary.parts.imports import library, said
-from fedbary.variational.frozen import hash_tensors
 
 NOTHING = -1
 """Filler of a row of tokens after a text's last one."""
@@ -190,13 +188,10 @@ class TextBackbone(Backbone):
         pooling = getattr(self.body, "pooling", "")
         return f"up to {self.encoder.longest} tokens of a text{prompt}, pooling {pooling}"
 
-    @cached_property
-    def digest(self) -> str:
-        """A hash of all that a feature depends on, the same wherever the model lies."""
-        identity = f"{getattr(self.body, 'said', '')} {self.encoder.said}"
-        found = hashlib.blake2b(identity.encode(), digest_size=16)
-        hash_tensors(found, self.body.state_dict())
-        return found.hexdigest()
+    @property
+    def identity(self) -> str:
+        """Configuration, pooling and tokeniser, the same wherever the model lies."""
+        return f"{getattr(self.body, 'said', '')} {self.encoder.said}"
 
 
 EXTRA = "text"
@@ -357,7 +352,7 @@ def _sentence(transformers: ModuleType, place: str, name: str) -> _Sentence:
         )
         return json.loads(Path(cached).read_text(encoding="utf-8")) if cached else {}
 
-    own = next(filter(None, (read(f"sentence_{kind}_config.json") for kind in KINDS)), {})
+    own: Any = next(filter(None, (read(f"sentence_{kind}_config.json") for kind in KINDS)), {})
     prompts = read(PROMPTS)
     prompt = (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")) or ""
     others = [key for key, value in {**own, **prompts}.items() if value and key not in READ]

@@ -101,10 +101,8 @@ def require_method(settings: Settings) -> None:
         raise SettingError("predictive", settings.predictive, allowed)
     calibrate = settings.of_task(OfClasses).calibrate
     if calibrate != "none" and not _is_scored_whole(method):
-        allowed = (
-            f"none for {settings.method}: its clients have only a part of the networks that predict"
-        )
-        raise SettingError("calibrate", calibrate, allowed)
+        why = "its clients have only a part of the networks that predict"
+        raise SettingError("calibrate", calibrate, f"none for {settings.method}: {why}")
 
 
 def _is_scored_whole(method: Method) -> bool:

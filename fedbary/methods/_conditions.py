@@ -1,4 +1,4 @@
-"""What a run's settings must be for its method: each function yields settings that do not fit.
+"""Conditions of methods on a run: each function yields settings that do not fit.
 
 A method's class names those that it adds in `conditions`. Each is given the method and the run.
 """

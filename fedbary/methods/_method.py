@@ -256,7 +256,7 @@ class Method(Checked):
     """True: the server needs a network and examples of its own."""
 
     members: ClassVar[type[Predictor] | None] = None
-    """How the networks that it keeps predict together; None: it keeps none."""
+    """The kind of prediction by the networks that it keeps; None: it keeps none."""
 
     draws_around = False
     """True: predictions draw from another posterior than the model's own tensors."""
@@ -271,13 +271,13 @@ class Method(Checked):
     """Defaults of a run's settings that differ under it."""
 
     conditions: ClassVar[Sequence[Conditions]] = (of_every_method,)
-    """What it asks of a run's settings, beside what the classes above it ask."""
+    """Its conditions on a run's settings, beside those of the classes above it."""
 
     personalises: ClassVar[bool] = False
-    """Whether it defines `personal`: clients score models of their own beside the global one."""
+    """True: it defines `personal`, as clients score models of their own beside the global one."""
 
     shows: ClassVar[bool] = False
-    """Whether it defines `show`: clients who score the global model are sent more."""
+    """True: it defines `show`, as clients who score the global model are sent more."""
 
     def __init_subclass__(cls) -> None:
         """Name the method, and note what it defines."""
@@ -288,7 +288,7 @@ class Method(Checked):
 
     def unfit(self, run: Settings) -> Unfit:
         """Yield the settings of a run that do not fit the method, each with what is allowed."""
-        for kind in type(self).__mro__:
+        for kind in reversed(type(self).__mro__):
             for condition in vars(kind).get("conditions", ()):
                 yield from condition(self, run)
 

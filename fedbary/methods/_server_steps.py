@@ -115,7 +115,7 @@ class SteppedMethod(Method):
 
     @property
     def optimiser(self) -> ServerSGD | ServerAdam:
-        """What makes a step of a pseudo-gradient."""
+        """The optimiser, which makes a step of a pseudo-gradient."""
         raise NotImplementedError
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:

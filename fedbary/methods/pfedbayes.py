@@ -86,10 +86,8 @@ class pFedBayes(Method):
         own = {name + end for name in pairs for end in (MEAN_SUFFIX, LOG_VAR_SUFFIX)}
         local.load({**received, **{name: kept[name] for name in own & kept.keys()}})
         copy = GlobalCopy(received, list(pairs), self.global_lr)
-        epochs, epoch = (
-            local.training.epochs,
-            replace(local.training, epochs=1, kl_weight=self.zeta),
-        )
+        epochs = local.training.epochs
+        epoch = replace(local.training, epochs=1, kl_weight=self.zeta)
         steps = epochs * math.ceil(len(local.x) / epoch.batch_size) / self.steps_per_global
         metrics: dict[str, float] = {}
         for done in range(epochs):
@@ -99,10 +97,8 @@ class pFedBayes(Method):
                 due = round(steps * (done + 1) / epochs) - round(steps * done / epochs)
                 copy.follow(local.state(), due)
         trained = local.state()
-        sent = (
-            trained if self.global_step == "exact" else {**trained, **copy.posterior().state_dict()}
-        )
-        return Fitted({name: sent[name] for name in trained}, metrics, trained)
+        sent = {} if self.global_step == "exact" else copy.posterior().state_dict()
+        return Fitted({n: sent.get(n, t) for n, t in trained.items()}, metrics, trained)
 
     def personal(self, local: Local, received: Tensors, kept: Tensors) -> Predictive | None:
         """Return the posterior that the client keeps."""

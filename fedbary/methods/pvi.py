@@ -139,13 +139,9 @@ class PVI(SiteMethod):
         gaussian = gaussian_pairs(model.keys())
         if self.covariance == "none":
             if not gaussian:
-                allowed = (
-                    "diagonal, kronecker, full or shared, with inference=laplace, for a network "
-                )
-                allowed += (
-                    "of point weights; or Gaussian layers, as fedbary.variational.variational"
-                )
-                allowed += " makes them"
+                allowed = "diagonal, kronecker, full or shared, with inference=laplace, for a "
+                allowed += "network of point weights; or Gaussian layers, as "
+                allowed += "fedbary.variational.variational makes them"
                 raise SettingError("covariance", "none", allowed)
             return super().start(model)
         if gaussian:

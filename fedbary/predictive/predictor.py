@@ -54,7 +54,7 @@ GROUPS = ("model", "posterior", "members")
 
 
 class Draws(NamedTuple):
-    """How many networks are drawn, and the source of the draws, on the model's device."""
+    """Number of networks drawn, and the source of the draws, on the model's device."""
 
     samples: int
     generator: Generator
@@ -277,11 +277,11 @@ class Predictor(Checked):
     word : str
         The value of the setting `predictive` that names it; "" if only a method does.
     classes, numbers : bool
-        Whether it predicts classes, and numbers.
+        True if it predicts classes, or numbers.
     needs_members : bool
-        Whether it needs networks that the method keeps. Before there are some, draws predict.
+        True if it needs networks that the method keeps. Before there are some, draws predict.
     exports : bool
-        Whether a graph can hold its networks.
+        True if a graph can hold its networks.
     each : int
         Number of networks of each member, adjacent.
     gates : int
@@ -312,7 +312,7 @@ class Predictor(Checked):
         held
             What predicts.
         draws
-            How many networks; each member gives at least one. 0: the model's means alone.
+            Number of networks; each member gives at least one. 0: the model's means alone.
         """
         raise TypeError(f"{type(self).__name__} does not predict classes")
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
+import json
 import re
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
@@ -105,7 +106,7 @@ def _spec(name: str, path: list[str] | None) -> ModuleSpec | None:
 COMPARED = ("task", "model")
 """Settings whose code is compared by an entry of its own; a backbone's is part of its digest."""
 
-LIBRARIES = ("site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name)
+LIBRARIES = ("site-packages", "dist-packages", "lib-dynload", Path(json.__file__).parents[1].name)
 """Names of the folders of installed libraries."""
 
 OURS = ("fedbary", "strategies", "client_app", "server_app")
@@ -138,10 +139,11 @@ _digests: Kept[str] = Kept(64)
 def code_digest(setting: str, name: str) -> str:
     """Return a digest of the code that ``package.module:function`` computes with.
 
-    It is of all Python files of the function's package, or of its module. Modules beside these
-    that they import count too. Comments, docstrings and layout do not count. It does not see
-    installed libraries, files that are no Python, and modules that are imported by a computed name.
-    A module that a process has imported keeps its digest, also if its file changes.
+    It is of all Python files of the function's package, or of its module, and of the packages and
+    modules that these import, but for installed libraries. Comments, docstrings and layout do not
+    count. It does not see files that are no Python, nor modules that are imported by a computed
+    name. A function without a file counts by its own source. A module that a process has imported
+    keeps its digest, also if its file changes.
 
     Raises
     ------
@@ -149,28 +151,36 @@ def code_digest(setting: str, name: str) -> str:
         If the function cannot be imported.
     """
     function = own_function(setting, name, "function")
-    return _digests.get(name, function, lambda: _digest(re.split(r"[.:]", name)[0]))
+    return _digests.get(name, function, lambda: _digest(re.split(r"[.:]", name)[0], function))
 
 
-def _digest(top: str) -> str:
+def _digest(top: str, function: Any) -> str:
     found, seen, waiting = hashlib.blake2b(digest_size=16), {*OURS}, [top]
-    module = sys.modules[top]
-    places = [*getattr(module, "__path__", ())] or [getattr(module, "__file__", None) or ""]
-    folders = {Path(place).resolve().parent for place in places}
-    is_library = any(folder.name in LIBRARIES for folder in folders)
+    if not _roots(top):
+        with suppress(OSError, TypeError):
+            found.update(inspect.getsource(function).encode())
     while waiting:
         if (name := waiting.pop(0)) in seen:
             continue
         seen.add(name)
-        beside = [folder / held for folder in sorted(folders) for held in (name, f"{name}.py")]
-        for place in map(Path, places) if name == top else beside:
-            for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-                if file.is_file():
-                    text, imported = _plain(file.read_bytes(), is_library)
-                    called = f"{name if name != top else ''} {file.relative_to(place)}"
-                    found.update(f"{called} {len(text)} {text}".encode())
-                    waiting += sorted(imported)
+        for root in _roots(name):
+            is_library = root.parent.name in LIBRARIES
+            files = sorted(root.rglob("*.py")) if root.is_dir() else [root]
+            for file in files if name == top or not is_library else ():
+                text, imported = _plain(file.read_bytes(), is_library)
+                called = f"{name if name != top else ''} {file.relative_to(root)}"
+                found.update(f"{called} {len(text)} {text}".encode())
+                waiting += sorted(imported)
     return found.hexdigest()
+
+
+def _roots(name: str) -> list[Path]:
+    """Return the folders of a package, or the file of a module; none for one without a file."""
+    spec = _spec(name, None)
+    if spec is None:
+        return []
+    own = [spec.origin] if spec.has_location and spec.origin else []
+    return [Path(place).resolve() for place in spec.submodule_search_locations or own]
 
 
 def _plain(source: bytes, is_library: bool) -> tuple[str, set[str]]:

@@ -17,7 +17,7 @@ from fedbary.runs.whole import write_whole
 from fedbary.settings.config import ROOT, Settings, read_yaml
 from fedbary.settings.device import torch_device
 
-PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
+PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray", "timm", "transformers")
 
 
 _FAST = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

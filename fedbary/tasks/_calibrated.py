@@ -74,7 +74,7 @@ def held_out(
     Parameters
     ----------
     settings, signature
-        Of the run.
+        The run's.
     predicted, x, y
         Predictions, and inputs and targets (N,) in their own units.
     """

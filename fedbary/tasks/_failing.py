@@ -118,7 +118,7 @@ def causes_in_labels(
     """
     held = {classes[k]: trained[k] for k in labels.unique().tolist() if k < len(trained)}
     if sum(count > 0 for count in trained) == 1:
-        yield f"all training examples are of class {classes[np.argmax(trained)]}"
+        yield f"all training examples are of class {classes[int(np.argmax(trained))]}"
     elif few := {name: count for name, count in held.items() if count < FEW}:
         yield "few training examples: " + ", ".join(f"{n} of class {c}" for c, n in few.items())
     counts = np.zeros((len(classes), len(classes)))

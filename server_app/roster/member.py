@@ -92,8 +92,9 @@ def member_from(node_id: int, content: RecordDict, classes: int) -> Member:
         raise ValueError(
             f"it trains on {examples} examples and holds {shown(labels)} of each class"
         )
-    counts = examples, held - examples, labels
-    return Member(node_id, name, partition, partitions, *counts, str(site.get("content", "")))
+    hashed = str(site.get("content", ""))
+    left = held - examples
+    return Member(node_id, name, partition, partitions, examples, left, labels, hashed)
 
 
 Owner = SiteKey | int

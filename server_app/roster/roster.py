@@ -367,7 +367,8 @@ class Roster:
             if not self._is_complete():
                 time.sleep(POLL_SECONDS)
         if len(self._members) < self._settings.min_replies:
-            raise RunError(f"{self._nobody()}; {hindrance()}" if hindrance() else self._nobody())
+            why = "" if self._refused.nodes else hindrance()
+            raise RunError(f"{self._nobody()}; {why}" if why else self._nobody())
         log(INFO, "%d of %d nodes take part", len(self._members), self._expected)
 
     def participants(self, server_round: int) -> list[int]:

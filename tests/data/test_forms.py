@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.data.forms import FUNCTION, PATH, backbone_of, elsewhere, endings, source_of
-from fedbary.data.tables import read_file
+from fedbary.data.tables import Layout, read_rows
+from fedbary.errors import SettingError
 
 
 @pytest.mark.parametrize(
@@ -78,4 +79,5 @@ def test_a_backbone_s_library_is_no_module_of_one_s_own():
 def test_a_file_called_as_a_function_or_a_library_is_no_table(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path(name).touch()
-    assert read_file(Path(name), "") is None
+    with pytest.raises(SettingError, match="data: .*the path of a .csv"):
+        read_rows(Path(name), "", Layout((), ()))

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import types
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fedbary.errors import SettingError
 from fedbary.runs.own_code import code_digest
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
+from fedbary.tasks._features import kept_features
 from server_app import run
 from server_app.engine.inline import InlineGrid, run_inline
 
@@ -89,19 +91,28 @@ def test_every_file_of_a_package_counts(written):
     assert code_digest("model", "parts.nets:net") != before
 
 
+def test_a_function_without_a_file_counts_by_its_own_source(monkeypatch):
+    digests = set()
+    for function in (test_every_file_of_a_package_counts, features_of):
+        module = types.ModuleType("nowhere")
+        module.net = function
+        monkeypatch.setitem(sys.modules, "nowhere", module)
+        digests.add(code_digest("model", "nowhere:net"))
+    assert len(digests) == 2
+
+
+def features_of(x, folder):
+    task_of.cache_clear()
+    settings = resolve({**QUICK, "backbone": "mine:net", "data_dir": str(folder)})
+    return kept_features(x, task_of(settings).backbone, settings.data_dir)
+
+
 def test_kept_features_are_those_of_the_code_that_made_them(written, tmp_path):
     x = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
-    def features():
-        settings = resolve({**QUICK, "backbone": "mine:net", "data_dir": str(tmp_path)})
-        task_of.cache_clear()
-        from fedbary.tasks._features import kept_features
-
-        return kept_features(x, task_of(settings).backbone, settings.data_dir)
-
-    first = features()
+    first = features_of(x, tmp_path)
     written(MINE.replace("mean", "amax"))
-    second = features()
+    second = features_of(x, tmp_path)
     by_hand = load("mine:net", "auto", "auto", torch.device("cpu")).body(x)
     torch.testing.assert_close(second, by_hand)
     assert not torch.allclose(first, second)

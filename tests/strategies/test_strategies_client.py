@@ -7,7 +7,7 @@ import torch
 from every_method import EACH
 from fedbary.strategies import Client, FedAvgM, strategy_for
 from flwr.app import ArrayRecord, ConfigRecord
-from flwr.clientapp import ClientApp
+from small_apps import answering
 from torch import nn
 
 from fedbary.errors import RunError, SettingError
@@ -36,20 +36,12 @@ def data(k):
     return x, (x[:, 0] > x[:, 1]).long()
 
 
-def client_app(name, **words):
-    app = ClientApp()
+def client_app(name, training=TRAINING, keep_in=None, **words):
+    def client(k):
+        given = {"held_out": data(10 + k), "keep_in": keep_in and keep_in / str(k), **words}
+        return Client(network(name), *data(k), training, **given)
 
-    @app.train()
-    @app.evaluate()
-    def answer(message, context):
-        k = context.node_config["partition-id"]
-        given = {"training": TRAINING, "held_out": data(10 + k), **words}
-        if "keep_in" in given:
-            given["keep_in"] /= str(k)
-        client = Client(network(name), *data(k), **given)
-        return client.answer(message, context)
-
-    return app
+    return answering(client)
 
 
 def run(name, chosen=None, **words):
@@ -100,15 +92,13 @@ def test_what_clients_keep_in_their_node_s_state_is_what_they_keep_in_a_folder(n
 def test_clients_draw_apart_and_runs_repeat():
     """Of one seed: two clients with the same data send two networks; a second run does too."""
     sent = []
-    app = ClientApp()
 
-    @app.train()
-    def answer(message, context):
-        client = Client(network("barycentre"), *data(0), TRAINING)
-        reply = client.answer(message, context)
+    def seen(message, context, call_next):
+        reply = call_next(message, context)
         sent.append(reply.content["arrays"].to_torch_state_dict()["2.weight_mean"])
         return reply
 
+    app = answering(lambda k: Client(network("barycentre"), *data(0), TRAINING), mods=[seen])
     for _ in range(2):
         strategy_for("RKLB")(fraction_evaluate=0.0).start(
             grid=InlineGrid(app, 2, {}),
@@ -141,17 +131,12 @@ def test_nothing_held_out_and_no_prior_that_acts_are_said():
 
 
 def test_a_client_whose_last_batch_is_of_one_example_trains_a_batch_norm():
-    def answer(message, context):
-        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-        x, y = data(context.node_config["partition-id"])
-        training = Training(batch_size=23)
-        return Client(model, x, y, training, held_out=(x, y)).answer(message, context)
+    def model():
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 
-    app = ClientApp()
-    app.train()(answer)
-    app.evaluate()(answer)
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    strategy, arrays = FedAvgM(), ArrayRecord(model.state_dict())
+    training = Training(batch_size=23)
+    app = answering(lambda k: Client(model(), *data(k), training, held_out=data(k)))
+    strategy, arrays = FedAvgM(), ArrayRecord(model().state_dict())
     strategy.start(grid=InlineGrid(app, CLIENTS, {}), initial_arrays=arrays, num_rounds=1)
     assert strategy.refusals == []
 
@@ -167,19 +152,14 @@ def half_frozen(bias=0.0):
 
 def run_half_frozen(told):
     """Return the strategy and the result of a federation of which client 0 has another bias."""
-    app = ClientApp()
 
-    @app.train()
-    @app.evaluate()
-    def answer(message, context):
-        k = context.node_config["partition-id"]
-        client = Client(half_frozen(float(k == 0)), *data(k), TRAINING, held_out=data(10 + k))
-        return client.answer(message, context)
+    def client(k):
+        return Client(half_frozen(float(k == 0)), *data(k), TRAINING, held_out=data(10 + k))
 
     strategy, told = strategy_for("RKLB")(), ConfigRecord(told)
     arrays = ArrayRecord(half_frozen().state_dict())
     return strategy, strategy.start(
-        grid=InlineGrid(app, CLIENTS, {}), initial_arrays=arrays, num_rounds=1,
+        grid=InlineGrid(answering(client), CLIENTS, {}), initial_arrays=arrays, num_rounds=1,
         train_config=told, evaluate_config=told,
     )  # fmt: skip
 

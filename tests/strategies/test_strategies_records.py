@@ -145,7 +145,7 @@ def test_fedbary_names_are_the_posterior_s_own():
 
 def test_names_that_collide_are_an_error():
     record = ArrayRecord({k: torch.zeros(1) for k in ("w", "w_mean", "w_log_var")})
-    with pytest.raises(ValueError, match="two tensors of the record are named 'w'"):
+    with pytest.raises(ValueError, match="two tensors of the state dict are named 'w'"):
         posterior_from_arrays(record, FEDBARY)
 
 
