@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _Kind = TypeVar("_Kind", bound=Checked)
 
 WITHOUT_STEPS = {"local_epochs": 1, "lr_schedule": "constant"}
-"""What holds at clients that take no steps of SGD, or steps of a schedule of their own."""
+"""Clients that take no steps of SGD, or follow a schedule of their own, have these values."""
 
 
 class Settings(BaseModel):
