@@ -259,7 +259,7 @@ class Admission:
     Parameters
     ----------
     federation : Federation
-        What is known of the nodes.
+        The nodes, as far as known.
     convention : Convention
         Rule that tells Gaussian arrays, and the unit of their scales.
     weighted_by_key : str

@@ -47,7 +47,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """What is known of the nodes. Each part may be left out.
+    """The nodes, as far as known. Each part may be left out.
 
     Parameters
     ----------

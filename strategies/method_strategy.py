@@ -103,7 +103,7 @@ class MethodStrategy(FedAvg):
     journal : iterable of mappings, optional
         For `asynchronous`: the `journal` of all aggregates of an earlier run, which is repeated.
     federation : Federation, optional
-        What is known of the nodes.
+        The nodes, as far as known.
     **parameters
         Those of the method.
 
