@@ -138,8 +138,8 @@ def causes_in_columns(x: Tensor, names: Sequence[str]) -> Iterator[str]:
     Parameters
     ----------
     x : Tensor
-        The scored rows, (N, D), standardised by the sites' means and deviations. A column that is
-        constant at the sites is divided by 1. Columns of one or two values are not looked at.
+        The scored rows, (N, D), standardised by the sites' means and deviations. Columns of one or
+        two values are not looked at.
     names : sequence of str
         The columns' names.
     """
@@ -147,8 +147,8 @@ def causes_in_columns(x: Tensor, names: Sequence[str]) -> Iterator[str]:
         spread = float(column.std(correction=0))
         if len(column.unique()) > 2 and not 1 / STRANGE < spread < STRANGE:
             yield (
-                f"column {name} varies {spread:.2g} times as much here as over the sites: one may "
-                "have another unit, or the sites hold one value alone"
+                f"column {name} varies {spread:.2g} times as much here as over the sites: a site "
+                "may have another unit"
             )
 
 
