@@ -19,6 +19,7 @@ from fedbary.data.batches import inputs
 from fedbary.predictive import Forecast, Prediction
 from fedbary.predictive.networks import evaluation
 from fedbary.runs import schema
+from fedbary.texts import shown
 
 AS_GOOD = 0.98
 """Fraction of the score without inputs from which a model counts as no better."""
@@ -118,9 +119,11 @@ def causes_in_labels(
     """
     held = {classes[k]: trained[k] for k in labels.unique().tolist() if k < len(trained)}
     if sum(count > 0 for count in trained) == 1:
-        yield f"all training examples are of class {classes[int(np.argmax(trained))]}"
+        yield f"all training examples are of class {shown(classes[int(np.argmax(trained))])}"
     elif few := {name: count for name, count in held.items() if count < FEW}:
-        yield "few training examples: " + ", ".join(f"{n} of class {c}" for c, n in few.items())
+        yield "few training examples: " + ", ".join(
+            f"{n} of class {shown(c)}" for c, n in few.items()
+        )
     counts = np.zeros((len(classes), len(classes)))
     np.add.at(counts, (probs.argmax(1).cpu().numpy(), labels.cpu().numpy()), 1)
     own, renamed = counts.trace(), counts[linear_sum_assignment(counts, maximize=True)].sum()
