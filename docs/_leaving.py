@@ -78,6 +78,7 @@ _TABLE = re.compile(r"(<!-- made: (\w+) -->\n\n.*\n.*\n)(?:\|.*\n)*")
 
 _MEANINGS = {
     "name": ("the site's name: its own word, or `site` and eight digits of a digest", "–", "name"),
+    "content": ("a hash of the shared data set; empty for data of its own", "–", ""),
     "partition-id": ("which part of a shared data set it holds; −1 for data of its own", "–", ""),
     "num-partitions": ("of how many", "–", ""),
     "content": ("hash of a shared data set's rows; empty for data of its own", "–", ""),
