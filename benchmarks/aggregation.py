@@ -30,7 +30,7 @@ from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from fedbary.aggregation import rule_named
-from strategies import CONVENTIONS, RKLB, Median, TrimmedMean, aggregate_records
+from fedbary.strategies import CONVENTIONS, RKLB, Median, TrimmedMean, aggregate_records
 
 LAYER_SHARES = (0.4, 0.3, 0.2, 0.1)
 WEIGHT = "num-examples"

@@ -30,9 +30,9 @@ from benchmarks.local_step import BATCH, CLASSES, SHAPE
 from benchmarks.local_step import ours as epoch
 from fedbary import predict
 from fedbary.models import build
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
-from server_app.engine.inline import run_inline
-from strategies import RKLB, Median, TrimmedMean
+from fedbary.strategies import RKLB, Median, TrimmedMean
 
 KEPT = Path(__file__).parent / "counts.json"
 

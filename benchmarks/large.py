@@ -35,14 +35,14 @@ from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-import server_app
-from client_app import app
+from fedbary import server_app
+from fedbary.client_app import app
 from fedbary.data.batches import inputs
 from fedbary.data.sites import site_from
+from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import Settings, parse_overrides, resolve
+from fedbary.strategies.method_strategy import METHOD_KEY
 from fedbary.tasks import task_of
-from server_app.engine.inline import InlineGrid
-from strategies.method_strategy import METHOD_KEY
 
 MIB = 2**20
 

@@ -24,7 +24,7 @@ PREAMBLE = """
 import sys
 from flwr.supernode.runtime.run_clientapp import run_clientapp
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
-from server_app.engine.inline import InlineGrid
+from fedbary.server_app.engine.inline import InlineGrid
 """
 
 BARE = """
@@ -39,7 +39,7 @@ assert reply.has_content()
 """
 
 OURS = """
-from client_app import app
+from fedbary.client_app import app
 from fedbary.settings.config import resolve
 from fedbary.data.image_layout import ImageLayout
 own = {"dataset": "none", "classes": "10", "input_shape": "1x28x28", "clients": 1}

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from fedbary.runs.ending import end_with_parent
 
 if TYPE_CHECKING:
-    from strategies.internals import ClientAppCallable
+    from fedbary.strategies.internals import ClientAppCallable
 
 
 def guarded(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -59,4 +59,4 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def _answers() -> Any:
-    return import_module("client_app.answers")
+    return import_module("fedbary.client_app.answers")

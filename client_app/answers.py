@@ -17,8 +17,8 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
-from client_app.discretion import Withheld, discretion
-from client_app.node import Job, job_of
+from fedbary.client_app.discretion import Withheld, discretion
+from fedbary.client_app.node import Job, job_of
 from fedbary.errors import SettingError
 from fedbary.methods import method_of
 from fedbary.predictive import Predictive
@@ -31,10 +31,10 @@ from fedbary.scores.metrics import label_share_weights
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfGuarantees
+from fedbary.strategies.answering import Request
+from fedbary.strategies.compression import compression
+from fedbary.strategies.internals import ClientAppCallable, log
 from fedbary.tasks import Signature, Tested, groups, held_out, hits_and_sizes, task_of
-from strategies.answering import Request
-from strategies.compression import compression
-from strategies.internals import ClientAppCallable, log
 
 
 def evaluation_scores(job: Job, request: Request, model: nn.Module) -> dict[str, float]:

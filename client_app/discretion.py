@@ -14,8 +14,8 @@ from flwr.app import Context, Message, MessageType, MetricRecord
 
 from fedbary.data.sites import site_from
 from fedbary.errors import CellError, SettingError
+from fedbary.strategies.internals import ClientAppCallable, log
 from fedbary.texts import printable
-from strategies.internals import ClientAppCallable, log
 
 EXAMPLES = "num-examples"
 """Metric that every reply holds: it is the reply's weight."""

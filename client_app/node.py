@@ -24,10 +24,10 @@ from fedbary.runs.own_code import require_same_code
 from fedbary.runs.released import take_released
 from fedbary.settings.config import Settings
 from fedbary.settings.run_config import resolve_run_config
+from fedbary.strategies.answering import Request
+from fedbary.strategies.client import Client
+from fedbary.strategies.federation import COUNTED_KEY, EXAMPLES_KEY
 from fedbary.tasks import Signature, Task, task_of
-from strategies.answering import Request
-from strategies.client import Client
-from strategies.federation import COUNTED_KEY, EXAMPLES_KEY
 
 
 @dataclass(frozen=True)

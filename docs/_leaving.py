@@ -24,9 +24,9 @@ from fedbary.aggregation.covariance import STRUCTURES
 from fedbary.data.sites import WITHHOLDABLE
 from fedbary.errors import RunError, SettingError
 from fedbary.inference import INFERENCE
+from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import Settings, completed
 from fedbary.settings.owners import methods
-from server_app.engine.inline import InlineGrid
 
 PAGE = Path(__file__).parent / "howto" / "leaving.md"
 
@@ -198,8 +198,8 @@ def _with_data(given: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
 
 
 def _heard(settings: Settings, folder: Path) -> dict[str, dict[str, set[str]]]:
-    from client_app import app
-    from server_app import run
+    from fedbary.client_app import app
+    from fedbary.server_app import run
 
     grid, level = _Listening(app, settings.clients, settings.model_dump()), FLOWER_LOGGER.level
     FLOWER_LOGGER.setLevel(ERROR)

@@ -13,9 +13,9 @@ from typing import Any
 
 from fedbary.report.document import markdown_table
 from fedbary.runs.location import read_rounds
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.settings.resolving import parse_overrides
-from server_app.engine.inline import run_inline
 
 SETTINGS: dict[str, Any] = {
     "engine": "inline", "pictures": False, "dataset": "cifar10", "features": 64,

@@ -22,9 +22,9 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that simulation.yaml and the run config describe."""
-    import_module("server_app.experiment").main(grid, context)
+    import_module("fedbary.server_app.experiment").main(grid, context)
 
 
 def run(grid: Grid, settings: Settings, folder: Path) -> None:
-    """Train a federation and write its results to a new folder, see `server_app.experiment`."""
-    import_module("server_app.experiment").run(grid, settings, folder)
+    """Train a federation and write its results to a new folder, see `fedbary.server_app.experiment`."""
+    import_module("fedbary.server_app.experiment").run(grid, settings, folder)

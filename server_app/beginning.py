@@ -20,14 +20,14 @@ from fedbary.runs.provenance import changed_bits
 from fedbary.runs.resume import earlier_rates
 from fedbary.runs.run_folder import RunFolder
 from fedbary.runs.sites import write_site_keys
+from fedbary.server_app.recorder import Recorder, draw_partition
+from fedbary.server_app.roster.asker import Asker
+from fedbary.server_app.roster.roster import Roster
 from fedbary.settings.combinations import has_earlier_prior
 from fedbary.settings.config import Settings
+from fedbary.strategies.internals import log
 from fedbary.tasks import Task
 from fedbary.trained.started_from import PRIOR, Beginning, note_start
-from server_app.recorder import Recorder, draw_partition
-from server_app.roster.asker import Asker
-from server_app.roster.roster import Roster
-from strategies.internals import log
 
 CLASS_ROWS = "class_rows"
 """The fact that depends on a run's own data, and is no unit: how many rows each class has."""

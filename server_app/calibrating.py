@@ -29,7 +29,11 @@ from fedbary.runs.conformal_kept import CONFORMAL, write_conformal
 from fedbary.runs.schema import NOISE_VAR
 from fedbary.scores.coverage import coverage, mean_size
 from fedbary.seeds import seed_of_draws
+from fedbary.server_app.recorder import Recorder
+from fedbary.server_app.roster.asker import Asker
+from fedbary.server_app.roster.roster import Roster
 from fedbary.settings.task_words import OfGuarantees
+from fedbary.strategies.internals import log
 from fedbary.tasks import (
     Question,
     Signature,
@@ -39,10 +43,6 @@ from fedbary.tasks import (
     risks,
     row_names,
 )
-from server_app.recorder import Recorder
-from server_app.roster.asker import Asker
-from server_app.roster.roster import Roster
-from strategies.internals import log
 
 
 def calibrate(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[str, Any]) -> None:

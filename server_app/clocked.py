@@ -20,14 +20,14 @@ from fedbary.methods import Bench, arguments_of, method_of, require_room
 from fedbary.runs.journal import journal_of
 from fedbary.runs.schema import JOURNAL, LATENESS, VIRTUAL_SECONDS
 from fedbary.seeds import derive_seed
+from fedbary.server_app.recorder import Recorder, means_of
+from fedbary.server_app.roster.asker import Asker
+from fedbary.server_app.roster.roster import Roster
+from fedbary.server_app.rounds import Rounds
 from fedbary.settings.config import Settings
 from fedbary.settings.modes import Synchronous
+from fedbary.strategies import Arrivals, Federation, MethodStrategy, strategy_for
 from fedbary.tasks import task_of
-from server_app.recorder import Recorder, means_of
-from server_app.roster.asker import Asker
-from server_app.roster.roster import Roster
-from server_app.rounds import Rounds
-from strategies import Arrivals, Federation, MethodStrategy, strategy_for
 
 COLUMNS = ("site", "seconds_per_example", "latency")
 """The columns of a trace."""

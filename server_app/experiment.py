@@ -21,31 +21,31 @@ from fedbary.runs.own_code import code_config
 from fedbary.runs.resume import checkpoint_to_resume, lengthen_locked, way_back
 from fedbary.runs.run_folder import read_signature
 from fedbary.runs.sites import forgotten_sites, left_out_sites, read_site_keys
-from fedbary.settings.config import Settings
-from fedbary.settings.modes import Synchronous, require_real_time, require_virtual_time
-from fedbary.settings.run_config import resolve_run_config
-from fedbary.tasks import task_of
-from fedbary.trained.started_from import beginning_of
-from fedbary.variational.frozen import frozen_config, require_same_frozen
-from server_app.beginning import (
+from fedbary.server_app.beginning import (
     facts_of,
     new_folder,
     prior_of,
     reopened_folder,
     set_out,
 )
-from server_app.calibrating import calibrate
-from server_app.clocked import clock_of, require_room_for_draws, rounds_of, strategy_of
-from server_app.grids import Guarded, attacked, guarded, watched
-from server_app.recorder import Recorder
-from server_app.roster.asker import Asker
-from server_app.roster.member import left_out_of, require_enough
-from server_app.roster.roster import Roster, end_simulation
-from server_app.rounds import until_stale
-from strategies import CompressedGrid
-from strategies.admission import Stalled
-from strategies.internals import FLOWER_LOGGER as logger
-from strategies.internals import add_exit_handler, is_simulated, log
+from fedbary.server_app.calibrating import calibrate
+from fedbary.server_app.clocked import clock_of, require_room_for_draws, rounds_of, strategy_of
+from fedbary.server_app.grids import Guarded, attacked, guarded, watched
+from fedbary.server_app.recorder import Recorder
+from fedbary.server_app.roster.asker import Asker
+from fedbary.server_app.roster.member import left_out_of, require_enough
+from fedbary.server_app.roster.roster import Roster, end_simulation
+from fedbary.server_app.rounds import until_stale
+from fedbary.settings.config import Settings
+from fedbary.settings.modes import Synchronous, require_real_time, require_virtual_time
+from fedbary.settings.run_config import resolve_run_config
+from fedbary.strategies import CompressedGrid
+from fedbary.strategies.admission import Stalled
+from fedbary.strategies.internals import FLOWER_LOGGER as logger
+from fedbary.strategies.internals import add_exit_handler, is_simulated, log
+from fedbary.tasks import task_of
+from fedbary.trained.started_from import beginning_of
+from fedbary.variational.frozen import frozen_config, require_same_frozen
 
 spare_imports()
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fedbary.attacks import OmniscientAttack, hostile_clients
 from fedbary.runs.progress import PROGRESS_VARIABLE, Progress
+from fedbary.server_app.roster.member import Member
 from fedbary.settings.config import Settings
-from server_app.roster.member import Member
-from strategies.internals import ErrorCode, with_content
+from fedbary.strategies.internals import ErrorCode, with_content
 
 POLL_SECONDS = 3.0
 """Flower's own."""

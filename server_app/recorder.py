@@ -25,13 +25,13 @@ from fedbary.runs.failing import advised, turn, verdict
 from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder
 from fedbary.runs.schema import validation_score
 from fedbary.runs.tracking import Tracking
+from fedbary.server_app.roster.roster import Roster
 from fedbary.settings.config import Settings
+from fedbary.strategies import MethodStrategy
+from fedbary.strategies.arrays import bytes_of
+from fedbary.strategies.internals import log
 from fedbary.tasks import ClientMetrics, Outcome, Scored, Task, task_of
 from fedbary.variational.frozen import frozen_tensors
-from server_app.roster.roster import Roster
-from strategies import MethodStrategy
-from strategies.arrays import bytes_of
-from strategies.internals import log
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

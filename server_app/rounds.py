@@ -12,12 +12,12 @@ from flwr.app import ArrayRecord, MetricRecord
 from fedbary.runs.run_folder import RunFolder
 from fedbary.runs.schema import ROUND, is_stale
 from fedbary.runs.sites import write_site_keys
-from server_app.recorder import Recorder
-from server_app.roster.asker import Asker
-from server_app.roster.roster import Roster
-from strategies.federation import ASKED_KEY, CLIENTS_KEY, COUNTED_KEY, EXAMPLES_KEY
-from strategies.gate import at_most
-from strategies.internals import log
+from fedbary.server_app.recorder import Recorder
+from fedbary.server_app.roster.asker import Asker
+from fedbary.server_app.roster.roster import Roster
+from fedbary.strategies.federation import ASKED_KEY, CLIENTS_KEY, COUNTED_KEY, EXAMPLES_KEY
+from fedbary.strategies.gate import at_most
+from fedbary.strategies.internals import log
 
 
 class Rounds:

@@ -59,7 +59,7 @@ AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 class MethodStrategy(FedAvg):
     """Flower's FedAvg with a `fedbary.methods.Method` in place of the mean, and admission.
 
-    `strategies.admission` finds bad replies: unsound ones, those too far from the sent arrays, and
+    `fedbary.strategies.admission` finds bad replies: unsound ones, those too far from the sent arrays, and
     those that spoil the aggregate. Bad replies never stop a run: they are left out, logged and kept
     in `refusals`. The aggregate does not depend on the order of the replies.
 

@@ -35,7 +35,7 @@ class PosteriorStrategy(MethodStrategy):
 
     It is the strategy of `fedbary.methods.barycentre`. A subclass names the `rule`; `strategy_for`
     makes one from a rule's name. Clients may train in any way: messages do not hold the method's
-    parameters. For Flower's differential-privacy wrappers see `strategies.privacy`.
+    parameters. For Flower's differential-privacy wrappers see `fedbary.strategies.privacy`.
 
     Its arguments are those of `MethodStrategy`, and the parameters of `Barycentre`: `rule` (by
     default the class's), `trim_fraction`, `max_precision_ratio`, `clipping`, `mixing`, `remember`

@@ -4,7 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from server_app.engine import inline
+from fedbary.server_app.engine import inline
 
 CHANGES = {"open", "os.rename", "os.remove", "os.mkdir"}
 

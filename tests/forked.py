@@ -51,7 +51,7 @@ def serve(folder: str, listening: int) -> None:
     import gc
     from importlib import import_module
 
-    import_module("server_app.engine.warm")
+    import_module("fedbary.server_app.engine.warm")
     for function in _flower().values():
         import_module(function.partition(":")[0])
     os.fsync = lambda descriptor: None  # no test cuts the power

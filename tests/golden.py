@@ -282,8 +282,8 @@ def _predictions(folder: Path) -> Tensor:
 
 
 def _run(words: Mapping[str, Any], folder: Path) -> None:
+    from fedbary.server_app.engine.inline import run_inline
     from fedbary.settings.config import completed
-    from server_app.engine.inline import run_inline
 
     run_inline(completed(words), folder)
 
@@ -291,10 +291,10 @@ def _run(words: Mapping[str, Any], folder: Path) -> None:
 def _own_sites(folder: Path) -> None:
     from own_sites import cut
 
-    import client_app
+    from fedbary import client_app
+    from fedbary.server_app import run
+    from fedbary.server_app.engine.inline import InlineGrid
     from fedbary.settings.config import completed
-    from server_app import run
-    from server_app.engine.inline import InlineGrid
 
     given = {"dataset": "none", "classes": "10", "input_shape": "1x8x8", "normalise": "none"}
     chosen = completed({**EVERY, **given, "model": "mlp"})

@@ -12,8 +12,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from strategies_replies import failure, metadata
 
 from fedbary.aggregation.sums import value_limit
-from strategies import CONVENTIONS, Convention
-from strategies.conventions import scale_from
+from fedbary.strategies import CONVENTIONS, Convention
+from fedbary.strategies.conventions import scale_from
 
 FLOATS = [torch.float16, torch.float32, torch.float64]
 INTEGERS = ["?", "i1", "u1", "i2", "i4", "i8", "u8"]

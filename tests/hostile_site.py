@@ -3,9 +3,9 @@
 import pytest
 from flwr.clientapp import ClientApp
 
-import client_app
-from server_app import run
-from server_app.engine.inline import InlineGrid
+from fedbary import client_app
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid
 
 ACTIONS = {
     "query": lambda app: app.query(),

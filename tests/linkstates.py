@@ -19,7 +19,7 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid import InMemoryGrid
 
-from server_app.engine.inline import InlineGrid
+from fedbary.server_app.engine.inline import InlineGrid
 
 
 class LinkedGrid(InlineGrid):

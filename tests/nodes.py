@@ -2,11 +2,11 @@
 
 from flwr.proto.node_pb2 import NodeInfo
 
-import client_app
+from fedbary import client_app
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.server_app.roster.roster import Roster
 from fedbary.settings.config import resolve
 from fedbary.tasks._images import layout_of
-from server_app.engine.inline import InlineGrid
-from server_app.roster.roster import Roster
 
 SMALL = {"engine": "inline", "pictures": False, "clients": 3, "min_examples": 5, "round_timeout": 5}
 

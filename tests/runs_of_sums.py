@@ -1,9 +1,8 @@
 """Short runs of methods of sums, of some of the parts that a data set is dealt to."""
 
-import client_app
-import server_app
+from fedbary import client_app, server_app
+from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import completed
-from server_app.engine.inline import InlineGrid
 
 QUICK = {
     "engine": "inline", "pictures": False, "device": "cpu", "clients": 3, "rounds": 1,

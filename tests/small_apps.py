@@ -1,9 +1,10 @@
 """ClientApps of some lines."""
 
 import torch
-from fedbary.strategies import Client
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+
+from fedbary.strategies import Client
 
 
 def not_finite(arrays):

@@ -9,8 +9,8 @@ from strategies_replies import state
 
 from fedbary import Posterior
 from fedbary.aggregation import aggregate
-from server_app.engine.inline import InlineGrid
-from strategies import CONVENTIONS, Convention, arrays_from_posterior, posterior_from_arrays
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.strategies import CONVENTIONS, Convention, arrays_from_posterior, posterior_from_arrays
 
 CLIENTS = 4
 EQUAL = ConfigRecord({"equal": True})

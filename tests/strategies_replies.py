@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, Metadata, MetricRecord, RecordDict
 
-from strategies import RKLB, Federation
+from fedbary.strategies import RKLB, Federation
 
 NO_GRID = SimpleNamespace(get_node_ids=list)
 """A grid without nodes, where the nodes are chosen and the replies made."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-import strategies
+from fedbary import strategies
 from fedbary.aggregation import RULES
 from fedbary.methods import METHODS
-from strategies import MethodStrategy, PosteriorStrategy, strategy_for
+from fedbary.strategies import MethodStrategy, PosteriorStrategy, strategy_for
 
 SOURCE = Path(strategies.__file__).with_suffix(".py")
 FILE = SOURCE.with_suffix(".pyi")

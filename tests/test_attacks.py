@@ -11,17 +11,16 @@ from runs_of import lines
 from safetensors.torch import load_file
 from scipy.stats import norm
 
-import client_app
-import server_app
+from fedbary import client_app, server_app
 from fedbary.attacks import ATTACKS, OMNISCIENT, attack_named, hostile_clients
 from fedbary.attacks.omniscient import deviations
 from fedbary.commands.start import deploy
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
-from strategies.compression import compression
+from fedbary.strategies.compression import compression
 
 
 def posterior(mean, log_var, plain, steps):

@@ -1,7 +1,6 @@
 """Hospitals train a model of tumours together; cases that it is unsure of go to a person."""
 
 import torch
-from fedbary.strategies import Client, strategy_for
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
@@ -10,6 +9,7 @@ from torch import nn
 
 from fedbary.inference import Training
 from fedbary.scores.metrics import evaluate
+from fedbary.strategies import Client, strategy_for
 from fedbary.trained.judgement import referral
 from fedbary.variational import variational
 

@@ -1,7 +1,6 @@
 """Three hospitals with features of their own: one round of sums, beside rounds of FedAvg."""
 
 import torch
-from fedbary.strategies import LDA, Client, strategy_for
 from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
@@ -10,6 +9,7 @@ from torch import nn
 
 from fedbary.inference import Training
 from fedbary.scores.metrics import evaluate
+from fedbary.strategies import LDA, Client, strategy_for
 
 client = ClientApp()
 server = ServerApp()

@@ -31,7 +31,7 @@ def on_ray(log: IO[str] | None = None) -> Iterator[Simulate]:
     """
     with temporary_folder() as home:
         environment = {**flower_environment(home), **ray_folder(), **progress_in(home, log)}
-        command = [sys.executable, "-m", "server_app.engine.on_ray"]
+        command = [sys.executable, "-m", "fedbary.server_app.engine.on_ray"]
         how = {"stdin": subprocess.PIPE, "start_new_session": True}
         process = started(command, environment, log, **how)
 
@@ -60,7 +60,7 @@ def inline(log: IO[str] | None = None) -> Iterator[Simulate]:
     with temporary_folder() as scratch:
         environment = {**os.environ, **progress_in(scratch, log)}
         read, write = os.pipe()
-        command = [sys.executable, "-m", "server_app.engine.inline", f"/dev/fd/{read}"]
+        command = [sys.executable, "-m", "fedbary.server_app.engine.inline", f"/dev/fd/{read}"]
         process = started(command, environment, log, pass_fds=[read])
         os.close(read)
 

@@ -51,7 +51,7 @@ def run_warm(file: Path, log: IO[str]) -> int:
         paths = filter(None, [where, os.environ.get("PYTHONPATH")])
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         os.environ["PYTHONSAFEPATH"] = "1"  # the folder of the command may hold other apps
-        _CONTEXT.set_forkserver_preload(["server_app.engine.warm"])
+        _CONTEXT.set_forkserver_preload(["fedbary.server_app.engine.warm"])
         run.start()
     run.join()
     if run.exitcode == _WITHOUT_ITS_PARENT:
@@ -71,4 +71,4 @@ def _run(file: str, log: str, where: str) -> None:
             os.dup2(output.fileno(), stream)
     sys.path.insert(0, where)
     sys.argv[1:] = [file]
-    runpy.run_module("server_app.engine.inline", run_name="__main__")
+    runpy.run_module("fedbary.server_app.engine.inline", run_name="__main__")

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from fedbary.attacks import hostile_clients
-from server_app.clocked import COLUMNS, LATENCY_EXAMPLES, LEAST_SECONDS, MOST_SECONDS
+from fedbary.server_app.clocked import COLUMNS, LATENCY_EXAMPLES, LEAST_SECONDS, MOST_SECONDS
 
 SEEDS = range(10, 15)
 

@@ -17,9 +17,9 @@ from fedbary.data.deal import Deal, evaluation_data, rows
 from fedbary.data.tables import load_labelled
 from fedbary.runs.location import read_rounds
 from fedbary.scores.tables import score
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import Settings, resolve
 from fedbary.tasks.tables import OfLabelledRows
-from server_app.engine.inline import run_inline
 
 SPLITS = range(10)
 SHOWN = ("accuracy", "nll", "auroc", "sensitivity")

@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 from fedbary.errors import last_words
 from fedbary.figures import draw_without_screen
 from fedbary.settings.config import Settings, validated
-from strategies.internals import (
+from fedbary.strategies.internals import (
     ErrorCode,
     Run,
     TaskIdentity,
@@ -134,8 +134,8 @@ class InlineGrid(Grid):
 
 def run_inline(settings: Settings, folder: Path) -> None:
     """Run the server app against the client app in this process; results go to `folder`."""
-    from client_app import app
-    from server_app import run
+    from fedbary.client_app import app
+    from fedbary.server_app import run
 
     settings = settings.model_copy(update={"output": str(folder)})
     grid = InlineGrid(app, settings.clients, settings.model_dump())
@@ -159,7 +159,7 @@ def run_file(file: Path, run: Callable[[Settings, Path], None]) -> None:
 
 def main() -> None:
     """Run the settings file that the command line names; it may be a pipe, and come late."""
-    for module in ("client_app.answers", "server_app.experiment"):
+    for module in ("fedbary.client_app.answers", "fedbary.server_app.experiment"):
         import_module(module)
     run_file(Path(sys.argv[1]), run_inline)
 

@@ -20,12 +20,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from client_app import app
+from fedbary.client_app import app
 from fedbary.errors import last_words
+from fedbary.server_app import run
 from fedbary.settings.model import Settings
-from server_app import run
 
-HEAVY = "server_app.experiment"
+HEAVY = "fedbary.server_app.experiment"
 """The module whose import takes seconds: PyTorch's."""
 
 RAY_OPTIONS: dict[str, Any] = {
@@ -80,8 +80,8 @@ def run_simulated(settings: Settings, folder: Path) -> None:
     SettingError, RunError, OSError
         What ends the run; it is logged already.
     """
-    from server_app.roster.roster import end_simulation
-    from strategies.internals import FLOWER_LOGGER, log
+    from fedbary.server_app.roster.roster import end_simulation
+    from fedbary.strategies.internals import FLOWER_LOGGER, log
 
     settings = settings.model_copy(update={"output": str(folder)})
     server = ServerApp()
@@ -133,7 +133,7 @@ def main() -> None:
         ray.init(**RAY_OPTIONS, _system_config={"max_direct_call_object_size": DIRECT_BYTES})
     imports.join()
     if file := sys.stdin.readline().rstrip("\n"):
-        from server_app.engine.inline import run_file
+        from fedbary.server_app.engine.inline import run_file
 
         run_file(Path(file), run_simulated)
 

@@ -15,8 +15,8 @@ os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 """pandas loads pyarrow, whose allocator else starts a thread, which no fork would have."""
 
 FOR_THE_FORKS = (
-    "client_app.answers",
-    "server_app.experiment",
+    "fedbary.client_app.answers",
+    "fedbary.server_app.experiment",
     *(f"fedbary.inference.{name}" for name in INFERENCE),
     *(f"fedbary.tasks.{name}" for name in modules("tasks")),
     "fedbary.data.images.digits",

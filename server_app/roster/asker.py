@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedbary.server_app.roster.roster import Roster
+from fedbary.strategies.internals import log
 from fedbary.tasks import Dialogue, Question
 from fedbary.texts import shown
-from server_app.roster.roster import Roster
-from strategies.internals import log
 
 _Found = TypeVar("_Found")
 

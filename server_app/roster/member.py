@@ -17,8 +17,8 @@ from fedbary.runs.location import SETTINGS, read_rounds, read_settings
 from fedbary.runs.schema import CLIENTS
 from fedbary.runs.sites import SiteKey
 from fedbary.settings.config import Settings, read_yaml
+from fedbary.strategies.internals import NodeInfo, log
 from fedbary.texts import shown
-from strategies.internals import NodeInfo, log
 
 MOST_EXAMPLES = 10**12
 """The most examples that a site is believed to hold."""

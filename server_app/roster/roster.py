@@ -21,11 +21,11 @@ from fedbary.errors import RunError
 from fedbary.runs.location import SITE_KEYS
 from fedbary.runs.sites import SiteKey
 from fedbary.seeds import derive_seed
+from fedbary.server_app.roster.member import Claims, Member, Owner, member_from
 from fedbary.settings.config import Settings
+from fedbary.strategies.internals import log
 from fedbary.tasks import Signature
 from fedbary.texts import cause
-from server_app.roster.member import Claims, Member, Owner, member_from
-from strategies.internals import log
 
 NAMED = 10
 """Most nodes of a kind that the log names."""

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from fedbary.aggregation import RULES, RobustRule, aggregate
 from fedbary.aggregation.tensors import aggregate_buffer
 from fedbary.gaussian import Posterior
-from strategies import CONVENTIONS, aggregate_records
+from fedbary.strategies import CONVENTIONS, aggregate_records
 
 DTYPES = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"]
 PLAIN, ROBUST = RULES["FedAvg"], RULES["Median"]

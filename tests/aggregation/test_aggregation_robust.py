@@ -17,7 +17,7 @@ from fedbary.aggregation.sums import PIECE
 from fedbary.aggregation.tensors import bound_precisions
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior, wasserstein2_squared
-from strategies import CONVENTIONS, aggregate_records
+from fedbary.strategies import CONVENTIONS, aggregate_records
 
 CHARTS = ["RKLB", "WB", "EAA", "GAA", "AALV", "FKLB"]
 

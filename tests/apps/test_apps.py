@@ -7,16 +7,15 @@ from every_method import NIGHT
 from hostile_site import run_with
 from runs_of import SHORT, lines, network, posterior, same
 
-import client_app
-from fedbary import Posterior
+from fedbary import Posterior, client_app
 from fedbary.aggregation import RULES, aggregate
 from fedbary.data.deal import client_shard
 from fedbary.errors import RunError
 from fedbary.inference import Local, Training, local_method
 from fedbary.seeds import derive_seed
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from server_app.engine.inline import run_inline
 
 QUICK = {
     **SHORT, "clients": 3, "rounds": 2, "samples": 3, "bayesian_layers": 2, "normalise": "none",

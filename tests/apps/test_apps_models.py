@@ -10,10 +10,10 @@ from fedbary import predict
 from fedbary.errors import SettingError
 from fedbary.scores.metrics import evaluate
 from fedbary.seeds import derive_seed
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from fedbary.variational.conversion import gaussian_layers
-from server_app.engine.inline import run_inline
 
 OWN = "own_models:normed"
 

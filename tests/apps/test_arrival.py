@@ -8,8 +8,8 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server_app.engine.inline import InlineGrid
-from server_app.grids import UNREADABLE, Guarded
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.server_app.grids import UNREADABLE, Guarded
 
 
 def content():

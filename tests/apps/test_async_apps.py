@@ -11,17 +11,17 @@ from hostile_site import cut_off, run_with
 from nodes import Grid
 from runs_of import lines, posterior, same, timeless_lines
 
-import client_app
+from fedbary import client_app
 from fedbary.commands import start
 from fedbary.errors import RunError, SettingError
 from fedbary.methods import require_method
 from fedbary.runs.journal import journal_of, require_repeated
 from fedbary.runs.resume import lengthen
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.settings.modes import require_real_time
-from server_app import run
-from server_app.engine.inline import run_inline
-from strategies.gate import LEAST
+from fedbary.strategies.gate import LEAST
 
 BASE = {
     "task": "tables", "engine": "inline", "device": "cpu", "pictures": False, "clients": 4,

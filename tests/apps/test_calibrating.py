@@ -13,8 +13,8 @@ from hostile_site import run_with_a_hostile_site
 from own_sites import cut
 from runs_of import INLINE, rows
 
-import client_app
 import fedbary
+from fedbary import client_app
 from fedbary.commands.use import evaluate, predict
 from fedbary.data.images import load
 from fedbary.data.sites import Site
@@ -22,12 +22,12 @@ from fedbary.errors import SettingError
 from fedbary.predictive.conformal import Thresholds, bounded, together
 from fedbary.runs.conformal_kept import table_of_sites
 from fedbary.seeds import seed_of_draws
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
 from fedbary.settings.uses import require_used
 from fedbary.tasks import held_out, hits_and_sizes, row_names, task_of
 from fedbary.trained.judgement import set_scores
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
 
 FEW = {**INLINE, "clients": 3, "rounds": 1, "holdout": 0.3, "conformal": 0.9}
 QUICK = {"local_epochs": 2, "samples": 4, "model": "mlp", "bayesian_layers": 1}
@@ -123,7 +123,7 @@ def test_a_run_that_was_cut_off_calibrates_what_it_would_have(tmp_path, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("server_app.recorder.Recorder.finish", killed)
+        patched.setattr("fedbary.server_app.recorder.Recorder.finish", killed)
         with pytest.raises(KeyboardInterrupt):
             run_inline(settings(), tmp_path / "run")
     (tmp_path / "run" / "conformal.json").unlink()

@@ -12,13 +12,13 @@ from runs_of import SHORT
 from runs_of import lines as lines_of
 from strategies_replies import metadata
 
-import client_app
-from client_app.discretion import discretion
+from fedbary import client_app
+from fedbary.client_app.discretion import discretion
 from fedbary.data.sites import WITHHOLDABLE, site_from
 from fedbary.errors import CellError, RunError, SettingError
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
-from server_app import run
-from server_app.engine.inline import InlineGrid
 
 QUICK = {**SHORT, "clients": 3, "rounds": 2, "holdout": 0.2}
 IMAGES = {"dataset": "none", "classes": "10", "input_shape": "1x8x8"}

@@ -9,11 +9,11 @@ from flwr.app import Array
 from hostile_site import run_with_a_hostile_site
 from runs_of import SHORT, lines, posterior, same
 
-import client_app
+from fedbary import client_app
 from fedbary.errors import RunError, SettingError
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
 
 QUICK = {
     **SHORT, "clients": 3, "rounds": 3, "samples": 3, "round_timeout": 1, "normalise": "none",

@@ -10,16 +10,16 @@ from own_models import OTHERWISE
 from runs_of import SHORT, lines, low_rank, network, same, tensors, timeless_lines
 from torch.func import functional_call
 
-import client_app
 import fedbary
+from fedbary import client_app
 from fedbary.errors import SettingError
 from fedbary.predictive.networks import answering_draws, drawn_layers
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import completed
 from fedbary.settings.uses import require_used
 from fedbary.tasks import task_of
 from fedbary.variational.frozen import frozen_tensors
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
 
 INLINE = {**SHORT, "clients": 3, "rounds": 2, "bayesian_layers": 0}
 BODY = {**INLINE, "train_fraction": 0.3, "model": "own_models:pretrained", "lr": 0.01}

@@ -24,16 +24,16 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 from hostile_site import cut_off
 from runs_of import lines
 
-import client_app
+from fedbary import client_app
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
 from fedbary.methods import METHODS, require_method
 from fedbary.methods._sites import SiteMethod
 from fedbary.methods._sums import SumsMethod
 from fedbary.methods.lda import LDA
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import completed, resolve
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
 
 
 def has_a_loss(client):

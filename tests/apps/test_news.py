@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from nodes import SMALL
 from runs_of import lines
 
-import client_app
+from fedbary import client_app
 from fedbary.errors import RunError
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.server_app.roster.member import MOST_EXAMPLES, Member, require_enough
 from fedbary.settings.config import resolve
-from server_app import run
-from server_app.engine.inline import InlineGrid
-from server_app.roster.member import MOST_EXAMPLES, Member, require_enough
 
 OWN = {
     **SMALL, "clients": 2, "dataset": "none", "classes": 3, "input_shape": "4", "rounds": 1,

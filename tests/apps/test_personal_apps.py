@@ -13,11 +13,11 @@ from fedbary.methods import METHODS, Reply, Server, method_named, require_method
 from fedbary.predictive.projection import STRENGTHS
 from fedbary.runs.memory import Memory
 from fedbary.scores.metrics import evaluate, fairness, label_share_weights
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import read_yaml, resolve
+from fedbary.strategies.answering import global_model
+from fedbary.strategies.by_name import strategy_for
 from fedbary.variational.layers import VariationalLinear, reset_layer
-from server_app.engine.inline import run_inline
-from strategies.answering import global_model
-from strategies.by_name import strategy_for
 
 QUICK = {**SHORT, "clients": 3, "rounds": 2, "local_epochs": 2, "alpha": 0.2}
 SCORES = {"accuracy", "nll", "ece", "brier"}

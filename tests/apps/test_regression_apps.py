@@ -13,10 +13,10 @@ from fedbary.launching.launch import prepare
 from fedbary.methods.fedag import fit_gaussian
 from fedbary.predictive.regression import RegressionStandardiser
 from fedbary.scores.regression import score
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from findings.regression.central import bayesian_linear
-from server_app.engine.inline import run_inline
 
 SMALL = {"engine": "inline", "pictures": False, "clients": 3, "rounds": 2}
 QUICK = {**SMALL, "task": "regression", "local_epochs": 2}

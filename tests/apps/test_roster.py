@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodes import Grid, roster_of, settings
 
-import client_app
+from fedbary import client_app
 from fedbary.errors import RunError, SettingError
+from fedbary.server_app.roster.member import Claims, member_from
+from fedbary.server_app.roster.roster import Questions, Roster
 from fedbary.tasks._images import layout_of
-from server_app.roster.member import Claims, member_from
-from server_app.roster.roster import Questions, Roster
 
 
 def test_round_one_waits_for_nodes_that_register_late():
@@ -82,7 +82,7 @@ def test_waiting_ends_and_with_enough_nodes_the_run_goes_on():
 
 
 def test_if_no_node_can_take_part_the_reason_is_given_without_waiting_for_the_timeout(monkeypatch):
-    monkeypatch.setattr("server_app.roster.roster.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("fedbary.server_app.roster.roster.GRACE_SECONDS", 0.2)
 
     def query(message, context):
         raise SettingError("data_dir", "/none", "a folder that exists")
@@ -94,7 +94,7 @@ def test_if_no_node_can_take_part_the_reason_is_given_without_waiting_for_the_ti
 
 def test_sites_without_news_do_not_end_the_wait_for_one_that_has_some(monkeypatch):
     """The last site comes long after the others have said that they have nothing new."""
-    monkeypatch.setattr("server_app.roster.roster.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("fedbary.server_app.roster.roster.GRACE_SECONDS", 0.0)
     chosen = settings(round_timeout=600)
     grid, without = Grid(client_app.app, chosen), {"partition 0", "partition 1"}
     why = "{} has nothing new".format
@@ -170,8 +170,8 @@ def test_a_silent_node_that_answers_a_question_is_back():
 def test_a_question_that_was_lost_is_asked_again_and_the_log_says_who_is_missing(
     monkeypatch, caplog
 ):
-    monkeypatch.setattr("server_app.roster.roster.AGAIN_SECONDS", 0.3)
-    monkeypatch.setattr("server_app.roster.roster.LOG_SECONDS", 0.1)
+    monkeypatch.setattr("fedbary.server_app.roster.roster.AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr("fedbary.server_app.roster.roster.LOG_SECONDS", 0.1)
     grid, roster = roster_of(settings(round_timeout=60))
     lost = grid.mute = set(grid.online[1:])
     push, pushes = grid.push_messages, []
@@ -196,8 +196,8 @@ def test_a_question_that_was_lost_is_asked_again_and_the_log_says_who_is_missing
 def test_beside_a_ray_that_does_not_start_the_log_says_so_with_where_to_look(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "ray", importlib.import_module("ray"))
     monkeypatch.setenv("RAY_ADDRESS", "local")
-    monkeypatch.setattr("server_app.roster.roster.LOG_SECONDS", 0.1)
-    monkeypatch.setattr("server_app.roster.roster.PATIENCE", 0.5)
+    monkeypatch.setattr("fedbary.server_app.roster.roster.LOG_SECONDS", 0.1)
+    monkeypatch.setattr("fedbary.server_app.roster.roster.PATIENCE", 0.5)
     grid, roster = roster_of(settings(round_timeout=1.5))
     grid.online = []
     with caplog.at_level("INFO"), pytest.raises(RunError, match="Ray has not started yet"):

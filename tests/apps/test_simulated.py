@@ -9,11 +9,11 @@ from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 
-import server_app
+from fedbary import server_app
 from fedbary.errors import SettingError
-from server_app import experiment
-from server_app.engine.inline import InlineGrid
-from server_app.roster import roster
+from fedbary.server_app import experiment
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.server_app.roster import roster
 
 MISSPELT = {"settings": "rule=RKBL"}
 CONTEXT = Context(1, 1, {}, RecordDict(), MISSPELT)

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from nodes import KeyedGrid, settings
 from runs_of import lines
 
-import client_app
+from fedbary import client_app
 from fedbary.errors import SettingError
 from fedbary.runs.sites import read_site_keys, write_site_keys
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import run_inline
+from fedbary.server_app.roster.roster import Roster
 from fedbary.tasks._images import layout_of
-from server_app import run
-from server_app.engine.inline import run_inline
-from server_app.roster.roster import Roster
 
 
 @pytest.fixture(autouse=True, scope="module")
 def impatient():
     """Rosters look for nodes often, so that the wait for those that never come is short."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("server_app.roster.roster.POLL_SECONDS", 0.005)
+        patched.setattr("fedbary.server_app.roster.roster.POLL_SECONDS", 0.005)
         yield
 
 

@@ -7,13 +7,13 @@ import torch
 from PIL import Image
 from runs_of import SHORT, lines, tensors
 
-import client_app
+from fedbary import client_app
 from fedbary.data.batches import inputs
 from fedbary.data.image_examples import own_data as data_of
 from fedbary.data.image_layout import ImageLayout
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
-from server_app import run
-from server_app.engine.inline import InlineGrid
 
 SMALL = {**SHORT, "holdout": 0.0, "evaluate_clients": 0}
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
-from server_app.clocked import COLUMNS, LEAST_SECONDS, MOST_SECONDS, Speed, speeds_of
+from fedbary.server_app.clocked import COLUMNS, LEAST_SECONDS, MOST_SECONDS, Speed, speeds_of
 
 SITES = [f"partition {k}" for k in range(300)]
 HEAD = ",".join(COLUMNS)

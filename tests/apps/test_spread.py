@@ -3,7 +3,7 @@
 import torch
 
 from fedbary.aggregation.sums import PIECE
-from server_app.recorder import log_var_spread
+from fedbary.server_app.recorder import log_var_spread
 
 
 def test_the_spread_is_the_mean_standard_deviation_whatever_the_pieces():

@@ -10,17 +10,16 @@ from flwr.app import ArrayRecord
 from hostile_site import app_of
 from runs_of import SHORT, lines
 
-import client_app
-from fedbary import load
+from fedbary import client_app, load
 from fedbary.commands import start
 from fedbary.commands.cli import app
 from fedbary.errors import RunError, SettingError
 from fedbary.runs.location import is_whole
 from fedbary.runs.resume import is_changed, resumable, way_back
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.server_app.recorder import Recorder
 from fedbary.settings.config import resolve
-from server_app import run
-from server_app.engine.inline import InlineGrid
-from server_app.recorder import Recorder
 
 WORDS = {**SHORT, "task": "tables", "clients": 3, "rounds": 8, "evaluate_clients": 0}
 CHOSEN = resolve(WORDS)

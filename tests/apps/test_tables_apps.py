@@ -6,16 +6,16 @@ import torch
 from runs_of import INLINE, lines, tensors
 from sklearn.linear_model import LogisticRegression
 
-import client_app
+from fedbary import client_app
 from fedbary.data.deal import Deal, evaluation_data, rows
 from fedbary.data.tables import load_labelled
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
 from fedbary.scores.tables import score
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
 
 QUICK = {**INLINE, "task": "tables", "clients": 3, "rounds": 2, "local_epochs": 2}
 

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from nodes import Grid
 from runs_of import SHORT, tensors
 
-import client_app
-from client_app.node import Node
+from fedbary import client_app
+from fedbary.client_app.node import Node
 from fedbary.data.deal import training_data
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.predictive.regression import RegressionStandardiser
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import run_inline
+from fedbary.server_app.rounds import Rounds
 from fedbary.settings.config import resolve
+from fedbary.strategies.answering import Request, part_asked, share_of
+from fedbary.strategies.federation import ASKED_KEY, EXAMPLES_KEY
 from fedbary.tasks import task_of
-from server_app import run
-from server_app.engine.inline import run_inline
-from server_app.rounds import Rounds
-from strategies.answering import Request, part_asked, share_of
-from strategies.federation import ASKED_KEY, EXAMPLES_KEY
 
 
 class Heard(Grid):

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.texts import SCREEN
-from server_app.engine.inline import run_inline
 
 pytestmark = pytest.mark.slow
 

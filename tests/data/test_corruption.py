@@ -14,8 +14,8 @@ from fedbary.data.batches import (
     require_pixels,
 )
 from fedbary.errors import SettingError
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
-from server_app.engine.inline import run_inline
 
 IMAGES = 0.5 + 0.05 * torch.randn(40, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 

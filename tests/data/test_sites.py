@@ -8,14 +8,14 @@ from PIL import Image
 from runs_of import lines
 from safetensors.torch import load_file
 
-import client_app
+from fedbary import client_app
 from fedbary.data.image_examples import own_data
 from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
 from fedbary.data.sites import Site, site_from
 from fedbary.errors import RunError, SettingError
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
-from server_app import run
-from server_app.engine.inline import InlineGrid
 
 TASK = ImageLayout((1, 8, 8), tuple("0123456789"))
 OWN = {

@@ -13,9 +13,9 @@ from fedbary.data.images import load as load_images
 from fedbary.data.tables import load as load_numbers
 from fedbary.data.tables import load_labelled
 from fedbary.data.unchanged import Kept, one_state, state_of
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.trained import load as load_run
-from server_app.engine.inline import run_inline
 
 LAYOUT = ImageLayout((1, 8, 8), ("a", "b"))
 CSV, FRAME = "x,z,y\n{0},1,2\n3,2,1\n5,3,2\n6,4,1\n", {"x": [0, 3, 5, 6], "y": list("abab")}

@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 from every_method import night
 
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run, write_table
 from findings.rules import draws
 from findings.rules import page as rules
-from server_app.engine.inline import run_inline
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from findings.truth.federation import Federation
 from findings.truth.posterior import (
@@ -14,7 +15,6 @@ from findings.truth.posterior import (
     predictive,
     sample,
 )
-from server_app.engine.inline import run_inline
 
 WORDS = {
     "engine": "inline", "device": "cpu", "pictures": False, "train_fraction": 0.1, "clients": 3,

@@ -23,9 +23,9 @@ class Absent:
 
 absent, folder = set(sys.argv[2].split()), Path(sys.argv[1])
 sys.meta_path.insert(0, Absent())
-import client_app, server_app
+from fedbary import client_app, server_app
 from fedbary.settings.config import resolve
-from server_app.engine.inline import run_inline
+from fedbary.server_app.engine.inline import run_inline
 
 quick = {"engine": "inline", "clients": 2, "rounds": 1, "local_epochs": 1, "samples": 2}
 table = {"task": "tables", "dataset": str(folder / "rows.csv"), "target": "y", "clients": 2}

@@ -19,13 +19,13 @@ from runs_of import SHORT
 from sklearn.metrics import f1_score, jaccard_score, roc_auc_score
 from typer.testing import CliRunner
 
-import client_app
 import fedbary
+from fedbary import client_app
 from fedbary.commands.cli import app
 from fedbary.errors import SettingError
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
-from server_app import run
-from server_app.engine.inline import InlineGrid
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TASKS = {"segmentation": "Segmentation", "multilabel": "MultiLabel"}

@@ -11,7 +11,7 @@ import pytest
 from every_method import night
 from flwr.app import Context, RecordDict
 
-from server_app.engine.inline import InlineGrid
+from fedbary.server_app.engine.inline import InlineGrid
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PROJECTS = sorted(file.parent.name for file in EXAMPLES.glob("*/pyproject.toml"))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from fedbary.strategies.arrays import tensor_from_array
 from flwr.app import Array
 
 from fedbary.backbones import load as backbone
@@ -17,6 +16,7 @@ from fedbary.data.image_examples import own_data
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import load
 from fedbary.errors import SettingError
+from fedbary.strategies.arrays import tensor_from_array
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("fedbary", "strategies", "client_app", "server_app")

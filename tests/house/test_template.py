@@ -11,7 +11,7 @@ import torch
 from flwr.app import Context, RecordDict
 from safetensors.torch import load_file
 
-from server_app.engine.inline import InlineGrid
+from fedbary.server_app.engine.inline import InlineGrid
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "tests" / "foreign" / "flwr_new"

@@ -11,8 +11,8 @@ import pytest
 from every_method import night, same
 from processes import ran, servers_of
 
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import parse_overrides, resolve
-from server_app.engine.inline import run_inline
 
 pytestmark = [night, pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

@@ -20,8 +20,8 @@ from fedbary.launching import deploy as lab_of
 from fedbary.launching.deploy import deploy, keep_keys, site_configs, take_keys
 from fedbary.launching.programs import stop_tree
 from fedbary.launching.superlink import write_site_key
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
-from server_app.engine.inline import run_inline
 
 
 def test_sites_that_are_not_there_or_twice(tmp_path):

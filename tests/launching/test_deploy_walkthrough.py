@@ -10,10 +10,10 @@ from runs_of import lines
 from safetensors.torch import load_file
 from walkthroughs import FILES, FOLDERS, blocks_of, run_script
 
-import client_app
+from fedbary import client_app
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
-from server_app import run
-from server_app.engine.inline import InlineGrid
 
 pytestmark = pytest.mark.slow
 

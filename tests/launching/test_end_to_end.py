@@ -18,8 +18,8 @@ from terminals import shown_in_a_terminal, shows_its_rounds_and_its_lines
 from fedbary.launching.environment import flower_environment
 from fedbary.methods import METHODS
 from fedbary.runs.conformal_kept import CONFORMAL
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import parse_overrides, resolve
-from server_app.engine.inline import run_inline
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from runs_of import lines
 from fedbary.commands import start
 from fedbary.errors import SettingError
 from fedbary.runs.location import is_whole
-from server_app.engine.inline import run_inline
+from fedbary.server_app.engine.inline import run_inline
 
 CONSTANT = {"lr_schedule": "constant", "server_momentum": 0.5}
 

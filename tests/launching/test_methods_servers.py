@@ -5,7 +5,7 @@ from every_method import ON_SERVERS, night, of_tables, same
 from processes import deployed
 
 from fedbary.runs.conformal_kept import CONFORMAL
-from server_app.engine.inline import run_inline
+from fedbary.server_app.engine.inline import run_inline
 
 pytestmark = [night, pytest.mark.slow]  # by day tests/launching/test_deploy has one
 

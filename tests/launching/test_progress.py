@@ -8,8 +8,8 @@ from terminals import shown_in_a_terminal, shows_its_rounds_and_its_lines
 
 from fedbary.launching.environment import progress_in
 from fedbary.runs.progress import Progress
-from server_app.engine.inline import InlineGrid
-from server_app.grids import Watched
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.server_app.grids import Watched
 
 ECHO = ClientApp()
 

@@ -5,23 +5,23 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from every_method import night
-from fedbary.strategies import Client, MethodStrategy
 from flwr.app import ArrayRecord, RecordDict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from small_apps import answering
 from torch import nn
 
-from client_app.node import Node
+from fedbary.client_app.node import Node
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.methods import METHODS, Fitted, Method
 from fedbary.methods._method import weighted_mean
 from fedbary.runs.memory import Memory
+from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
-from server_app.engine.inline import InlineGrid
-from strategies.state_memory import StateMemory
+from fedbary.strategies import Client, MethodStrategy
+from fedbary.strategies.state_memory import StateMemory
 
 CLIENTS = 3
 

@@ -13,7 +13,7 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Reply, Server, method_named
 from fedbary.methods.barycentre import Barycentre
-from strategies import RKLB, PosteriorStrategy, strategy_for
+from fedbary.strategies import RKLB, PosteriorStrategy, strategy_for
 
 
 def model(seed, dtype=torch.float64):

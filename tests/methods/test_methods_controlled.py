@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fedbary.strategies import Client, strategy_for
-from fedbary.strategies import Federation as Known
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,8 +18,10 @@ from fedbary.methods.fedavgm import FedAvgM
 from fedbary.methods.feddyn import FedDyn
 from fedbary.methods.scaffold import SCAFFOLD
 from fedbary.runs.memory import Memory
-from server_app.engine.inline import InlineGrid
-from strategies.compression import CompressedGrid, compression
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.strategies import Client, strategy_for
+from fedbary.strategies import Federation as Known
+from fedbary.strategies.compression import CompressedGrid, compression
 
 FEDAVG = FedAvgM(server_momentum=0.0)
 RATE = 0.1

@@ -5,8 +5,6 @@ from collections import deque
 
 import pytest
 import torch
-from fedbary.strategies import GIFAIR as Strategy
-from fedbary.strategies import Client
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +17,9 @@ from fedbary.methods import Local, Method, Reply, Server
 from fedbary.methods.fedprox import FedProx
 from fedbary.methods.gifair import GIFAIR, LOSS, RATE
 from fedbary.methods.propfair import FairLoss, PropFair
-from server_app.engine.inline import InlineGrid
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.strategies import GIFAIR as Strategy
+from fedbary.strategies import Client
 
 CLIENTS = ["a/b", "", "ü %2F", "a", "b", "c", "loss/a"]
 

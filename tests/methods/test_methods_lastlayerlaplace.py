@@ -15,10 +15,10 @@ from fedbary.methods import Local, Reply, Server
 from fedbary.methods._curvature import last_layer, matrix, statistics
 from fedbary.methods.lastlayerlaplace import COVARIANCE, CURVATURE, DRAWS, LastLayerLaplace, hessian
 from fedbary.scores.metrics import evaluate
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.trained import load
 from fedbary.variational.regressor import Regressor, gaussian_nll
-from server_app.engine.inline import run_inline
 
 
 def local(network, x, y, nll, inference=None):

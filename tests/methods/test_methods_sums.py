@@ -20,7 +20,7 @@ from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Reply, Server
 from fedbary.methods.lda import PRODUCTS, SHARES, evidence, pull
 from fedbary.methods.ridge import best_ridge
-from strategies.gate import spoilers
+from fedbary.strategies.gate import spoilers
 
 NAMES = pytest.mark.parametrize("name", ["LDA", "Ridge"])
 

@@ -9,8 +9,8 @@ from fedbary.commands.experiments import compare, report
 from fedbary.errors import SettingError
 from fedbary.figures.courses import courses
 from fedbary.report import compared
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
-from server_app.engine.inline import run_inline
 
 QUICK = {
     "task": "tables", "engine": "inline", "clients": 2, "rounds": 1, "local_epochs": 1,

@@ -14,10 +14,10 @@ from fedbary.report.results import Metric, Results, marked
 from fedbary.runs.schema import lower_is_better
 from fedbary.scores import tables
 from fedbary.scores.regression import score
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run, read_table, write_table
 from fedbary.tasks import task_class
-from server_app.engine.inline import run_inline
 
 QUICK = {
     "engine": "inline", "pictures": False, "clients": 2, "rounds": 1, "local_epochs": 1,

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from fedbary.report.report import write_report
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run, read_table, write_table
-from server_app.engine.inline import run_inline
 
 QUICK = {"engine": "inline", "pictures": False, "rounds": 1, "local_epochs": 1, "samples": 2}
 TABLES = {**QUICK, "task": "tables"}

@@ -16,9 +16,9 @@ from fedbary.report.report import write_report
 from fedbary.report.results import Results
 from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, load_round, save_checkpoint
 from fedbary.runs.schema import BEST_ROUND, best_round, is_stale, result_line
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import completed, resolve
 from fedbary.study.table import read_run, read_table, result_rows, write_table
-from server_app.engine.inline import run_inline
 
 QUICK = {
     "task": "tables", "engine": "inline", "clients": 2, "rounds": 20, "local_epochs": 1,
@@ -136,7 +136,7 @@ def test_cut_off_anywhere_a_run_goes_on_to_the_same_model(messages, stopped, tmp
     "place",
     [
         "fedbary.runs.run_folder.save_checkpoint",  # a round's line is there, its checkpoint not
-        "server_app.recorder.Recorder.finish",
+        "fedbary.server_app.recorder.Recorder.finish",
         "fedbary.runs.run_folder.RunFolder.checkpoint_of",
         "fedbary.runs.run_folder.RunFolder.finish",
     ],

@@ -7,16 +7,16 @@ import types
 import pytest
 import torch
 
-import client_app
 import fedbary
+from fedbary import client_app
 from fedbary.backbones import load
 from fedbary.errors import SettingError
 from fedbary.runs.own_code import code_digest
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from fedbary.tasks._features import kept_features
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
 
 MINE = '''
 """A network."""

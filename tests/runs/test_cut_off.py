@@ -14,8 +14,8 @@ from fedbary.runs import commit
 from fedbary.runs.commit import CLONE_VARIABLE
 from fedbary.runs.resume import resumable
 from fedbary.runs.run_folder import POSTERIOR
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
-from server_app.engine.inline import run_inline
 
 QUICK = {
     **SHORT, "clients": 2, "rounds": 3, "evaluate_clients": 0, "train_fraction": 0.2,

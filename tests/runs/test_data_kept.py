@@ -13,11 +13,11 @@ from runs_of import SHORT
 from fedbary.commands.start import resume
 from fedbary.commands.use import evaluate, predict
 from fedbary.errors import SettingError
+from fedbary.server_app.beginning import dealt_digest
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 from fedbary.trained import load
-from server_app.beginning import dealt_digest
-from server_app.engine.inline import run_inline
 
 QUICK = {**SHORT, "clients": 2, "rounds": 2}
 

@@ -10,8 +10,8 @@ from runs_of import SHORT, timeless_lines
 
 from fedbary.errors import SettingError
 from fedbary.launching.launch import prepare
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
-from server_app.engine.inline import run_inline
 
 pytestmark = pytest.mark.slow
 

@@ -21,6 +21,7 @@ from fedbary.report.report import add_cautions
 from fedbary.report.results import Results
 from fedbary.runs.failing import LASTING, PATIENCE, advised, turn, verdict
 from fedbary.runs.location import read_rounds
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run
 from fedbary.tasks._failing import (
@@ -31,7 +32,6 @@ from fedbary.tasks._failing import (
     numbers_failing,
     with_causes,
 )
-from server_app.engine.inline import run_inline
 
 OLD = {
     "normalise": "none", "initialisation": "papers", "lr": 0.3, "lr_schedule": "constant",

@@ -16,17 +16,16 @@ from runs_of import same
 from runs_of_sums import QUICK
 from sums_of import CLASSES, WIDTH, examples, network, state
 
-import client_app
-import server_app
+from fedbary import client_app, server_app
 from fedbary.data.mechanism import Release, epsilon_of, noise_multiplier
 from fedbary.errors import RunError, SettingError
 from fedbary.methods import METHODS, Local
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.location import require_startable
 from fedbary.runs.released import ReleasedFiles, take_released
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import completed
-from server_app.engine.inline import InlineGrid, run_inline
-from strategies.state_memory import StateReleases
+from fedbary.strategies.state_memory import StateReleases
 
 DELTA = 1e-5
 NOISY = {"method": "LDA", "normalise": "none", "max_norm": 5.0, "epsilon": 3.0, "holdout": 0.0}

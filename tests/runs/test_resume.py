@@ -11,12 +11,12 @@ from hostile_site import run_with
 from runs_of import SHORT, posterior, same
 from runs_of import timeless_lines as lines
 
-import client_app
+from fedbary import client_app
 from fedbary.errors import RunError, SettingError
 from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from fedbary.runs.location import run_folder
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
-from server_app.engine.inline import run_inline
 
 ROUNDS, TRAINING = 3, 2
 QUICK = {
@@ -178,7 +178,7 @@ def test_killed_before_the_first_checkpoint_the_same_words_begin_the_run(whole, 
         raise KeyboardInterrupt
 
     saving = "fedbary.runs.run_folder.save_checkpoint"
-    for place in (saving, "server_app.recorder.Recorder.__init__"):
+    for place in (saving, "fedbary.server_app.recorder.Recorder.__init__"):
         folder = tmp_path / place
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(place, killed)

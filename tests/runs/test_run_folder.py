@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from fedbary.errors import RunError, SettingError
 from fedbary.runs.location import LOCK, only_writer, require_free
 from fedbary.runs.resume import checkpoint_to_resume
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
-from server_app.engine.inline import run_inline
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {
@@ -173,7 +173,7 @@ from pathlib import Path
 import torch
 from fedbary.settings.config import validated
 from fedbary.errors import RunError
-from server_app.engine.inline import run_inline
+from fedbary.server_app.engine.inline import run_inline
 
 torch.set_num_threads(1)
 settings = validated(yaml.safe_load(open("settings.yaml")))
@@ -223,7 +223,9 @@ def test_the_posterior_is_there_before_the_pictures_and_one_that_fails_costs_a_l
         yield
 
     monkeypatch.setattr("fedbary.tasks.classification.Classification.pictures", fail)
-    monkeypatch.setattr("server_app.recorder.log", lambda level, *line: said.append(line[-1]))
+    monkeypatch.setattr(
+        "fedbary.server_app.recorder.log", lambda level, *line: said.append(line[-1])
+    )
     run_inline(settings(rounds=1), folder)
     assert "pictures: not drawn, ValueError: a $ too many" in said
     assert (folder / "learning-curves.png").exists() and (folder / "partition.png").exists()

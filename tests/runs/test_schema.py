@@ -7,9 +7,9 @@ from runs_of import SHORT
 
 from docs._pages import metrics_table
 from fedbary.runs import schema
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_class
-from server_app.engine.inline import run_inline
 
 QUICK = {**SHORT, "clients": 2, "holdout": 0.3}
 IMAGES = {"dataset": "digits", "train_fraction": 0.1}

@@ -20,9 +20,9 @@ from fedbary.scores.metrics import (
     least_nll,
     nll_at_temperatures,
 )
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import Outcome, task_of
-from server_app.engine.inline import run_inline
 
 OWN = {"dataset": "none", "classes": "10", "input_shape": "1x8x8"}
 
@@ -148,7 +148,7 @@ def test_a_run_that_goes_on_after_its_last_round_draws_what_it_would_have_drawn(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("server_app.recorder.Recorder.finish", killed)
+        patched.setattr("fedbary.server_app.recorder.Recorder.finish", killed)
         with pytest.raises(KeyboardInterrupt):
             run_inline(resolve(chosen), tmp_path / "run")
     run_inline(resolve({**chosen, "resume": "last"}), tmp_path / "run")

@@ -15,8 +15,8 @@ from strategies_clients import CLIENTS, assert_posterior, client_app, grid, init
 
 from fedbary.errors import RunError, SettingError
 from fedbary.methods import METHODS
-from server_app.engine.inline import InlineGrid
-from strategies import (
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.strategies import (
     CONVENTIONS,
     Arrivals,
     Asynchronous,
@@ -24,9 +24,9 @@ from strategies import (
     posterior_from_arrays,
     strategy_for,
 )
-from strategies.clocks import VirtualClock
-from strategies.federation import CLIENTS_KEY, EXAMPLES_KEY
-from strategies.gate import LEAST
+from fedbary.strategies.clocks import VirtualClock
+from fedbary.strategies.federation import CLIENTS_KEY, EXAMPLES_KEY
+from fedbary.strategies.gate import LEAST
 
 ENTRY = "fc.weight_mean"
 NODES = range(2, 2 + CLIENTS)

@@ -11,9 +11,9 @@ from linkstates import LinkedGrid
 from strategies_clients import CLIENTS, client_app, initial
 
 from fedbary.errors import RunError
-from server_app.engine.inline import InlineGrid
-from strategies import Asynchronous, strategy_for
-from strategies.gate import LEAST
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.strategies import Asynchronous, strategy_for
+from fedbary.strategies.gate import LEAST
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from small_apps import moving
 from torch import nn
 
 from fedbary.errors import RunError, SettingError
+from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.modes import Asynchronous
+from fedbary.strategies import FOLA, LDA, PVI, RKLB
 from fedbary.variational import variational
-from server_app.engine.inline import InlineGrid
-from strategies import FOLA, LDA, PVI, RKLB
 
 CLIENTS = 4
 

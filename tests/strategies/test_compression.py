@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from strategies_clients import CLIENTS, client_app, grid, initial
 from strategies_replies import raw
 
-from client_app import app
+from fedbary.client_app import app
 from fedbary.errors import SettingError
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
-from server_app.engine.inline import InlineGrid, run_inline
-from strategies import CONVENTIONS, RKLB, WB, CompressedGrid, chart, compression
-from strategies.arrays import array_from_tensor, bytes_of
-from strategies.compression import (
+from fedbary.strategies import CONVENTIONS, RKLB, WB, CompressedGrid, chart, compression
+from fedbary.strategies.arrays import array_from_tensor, bytes_of
+from fedbary.strategies.compression import (
     CODES,
     PACKINGS,
     Packing,

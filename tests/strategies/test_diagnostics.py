@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from small_apps import moving
 from torch import nn
 
-import strategies
+from fedbary import strategies
 from fedbary.errors import SettingError
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.strategies import CONVENTIONS, Convention, parameter_groups
 from fedbary.variational.layers import VariationalLinear
-from server_app.engine.inline import InlineGrid
-from strategies import CONVENTIONS, Convention, parameter_groups
 
 UNITS = {unit: Convention("*.m", "*.s", unit) for unit in ("log_var", "log_std", "std", "rho")}
 
@@ -36,7 +36,7 @@ def warnings_of(train, log_vars, units=UNITS["log_var"], rule="RKLB", rounds=3, 
         initial[f"{i}.s"] = units.from_log_var(torch.full((40, 60), log_var))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            "strategies.diagnostics.log", lambda _, text, *args: lines.append(text % args)
+            "fedbary.strategies.diagnostics.log", lambda _, text, *args: lines.append(text % args)
         )
         strategy = getattr(strategies, rule)(fraction_evaluate=0.0, convention=units)
         grid = InlineGrid(moving(trained), clients, {})

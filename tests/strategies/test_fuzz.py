@@ -17,10 +17,10 @@ from hostile_replies import Federation as Hostile
 from strategies_replies import raw, started
 
 from fedbary.aggregation import RULES, Rule
-from server_app.roster.member import Member, member_from
-from strategies import RKLB, chart, strategy_for
-from strategies.conventions import check_arrays
-from strategies.gate import train_refusal
+from fedbary.server_app.roster.member import Member, member_from
+from fedbary.strategies import RKLB, chart, strategy_for
+from fedbary.strategies.conventions import check_arrays
+from fedbary.strategies.gate import train_refusal
 
 pytestmark = pytest.mark.slow
 

@@ -20,10 +20,10 @@ from fedbary.methods import METHODS, arguments_of
 from fedbary.methods._sums import SumsMethod, head_names
 from fedbary.parts.parameters import declared
 from fedbary.runs.run_folder import RunFolder
-from server_app.clocked import bench_of
-from server_app.recorder import Recorder, means_of
-from strategies import Federation, strategy_for
-from strategies.arrays import PACKING
+from fedbary.server_app.clocked import bench_of
+from fedbary.server_app.recorder import Recorder, means_of
+from fedbary.strategies import Federation, strategy_for
+from fedbary.strategies.arrays import PACKING
 
 KINDS = {
     (m.deterministic, m.personalises, m.shows, m.needs_bench, m.reply_like.__module__): name

@@ -5,10 +5,10 @@ from flwr.app import Message, RecordDict
 from linkstates import LinkedGrid
 from strategies_clients import CLIENTS, client_app, grid, initial
 
-from server_app.engine.inline import InlineGrid
-from server_app.grids import Guarded, Watched
-from strategies import Asynchronous, strategy_for
-from strategies.internals import ErrorCode
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.server_app.grids import Guarded, Watched
+from fedbary.strategies import Asynchronous, strategy_for
+from fedbary.strategies.internals import ErrorCode
 
 GRIDS = [lambda: grid(), lambda: LinkedGrid(client_app(), CLIENTS)]
 

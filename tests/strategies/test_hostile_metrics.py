@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runs_of import lines, posterior, same, tensors
 
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
-from server_app.engine.inline import run_inline
 
 CLASSIFICATION = {
     "engine": "inline", "clients": 2, "rounds": 2, "local_epochs": 1, "samples": 2,

@@ -14,9 +14,9 @@ from strategies_replies import reply, started
 from torch import nn
 
 from fedbary.methods import METHODS, Bench
-from strategies import strategy_for
-from strategies.arrays import PACKING, bytes_of
-from strategies.compression import packing_from
+from fedbary.strategies import strategy_for
+from fedbary.strategies.arrays import PACKING, bytes_of
+from fedbary.strategies.compression import packing_from
 
 MODEL = {name: tensor.detach() for name, tensor in nn.Linear(3, 2).state_dict().items()}
 

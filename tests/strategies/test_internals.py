@@ -1,4 +1,4 @@
-"""Flower's internals: each is where `strategies.internals` looks for it, and nobody else looks."""
+"""Flower's internals: each is where `fedbary.strategies.internals` looks for it, and nobody else looks."""
 
 import ast
 from importlib import import_module
@@ -8,8 +8,8 @@ import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from server_app.engine.inline import InlineGrid
-from strategies import internals
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.strategies import internals
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = {

@@ -19,8 +19,8 @@ from sums_of import WIDTH, examples, network, replies, state
 
 from fedbary.inference import Training
 from fedbary.methods import METHODS, Server
-from server_app.engine.inline import InlineGrid
-from strategies import Client, FitMessages
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.strategies import Client, FitMessages
 
 X, Y = examples(9, 300)
 PARTS = [part.tolist() for part in Y.argsort().chunk(CLIENTS)]

@@ -11,10 +11,10 @@ import strategies_stub
 from every_method import night
 from flwr.serverapp.strategy import FedAvg
 
-import strategies
+from fedbary import strategies
 from fedbary.aggregation import RULES
 from fedbary.methods import METHODS
-from strategies import RKLB, WB, Asynchronous, FedProx, strategy_for
+from fedbary.strategies import RKLB, WB, Asynchronous, FedProx, strategy_for
 
 NAMES = [*RULES, *METHODS]
 

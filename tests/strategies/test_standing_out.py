@@ -17,9 +17,9 @@ from torch import nn
 
 from fedbary.errors import RunError
 from fedbary.methods import METHODS, Method
-from server_app.engine.inline import InlineGrid
-from strategies import Federation, strategy_for
-from strategies.admission import Stalled
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.strategies import Federation, strategy_for
+from fedbary.strategies.admission import Stalled
 
 CLIENTS, HOSTILE = 4, 3  # node 5
 ALIKE = (1.0,) * CLIENTS

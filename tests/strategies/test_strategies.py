@@ -15,12 +15,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from strategies_replies import GLOBAL, NO_GRID, failure, raw, reply, started, state
 
-import strategies
+from fedbary import strategies
 from fedbary.aggregation import RULES, rule_named
 from fedbary.errors import SettingError
 from fedbary.methods.fedag import fit_gaussian, stacked
-from server_app.engine.inline import InlineGrid
-from strategies import (
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.strategies import (
     CONVENTIONS,
     RKLB,
     Convention,

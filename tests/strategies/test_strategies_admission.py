@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from strategies_replies import failure, raw, reply, state
 
 from fedbary.errors import SettingError
-from strategies import CONVENTIONS, RKLB, Convention, Federation
-from strategies.admission import MOST_AT_ONCE
-from strategies.gate import (
+from fedbary.strategies import CONVENTIONS, RKLB, Convention, Federation
+from fedbary.strategies.admission import MOST_AT_ONCE
+from fedbary.strategies.gate import (
     MOST_NUMBERS,
     bounded,
     evaluate_refusal,

@@ -12,8 +12,8 @@ from strategies_replies import raw, state
 from fedbary.aggregation import RULES, aggregate, rule_named
 from fedbary.aggregation.sums import LOG_VAR_LIMIT
 from fedbary.gaussian import Posterior
-from strategies import CONVENTIONS, aggregate_records
-from strategies.conventions import convention_named
+from fedbary.strategies import CONVENTIONS, aggregate_records
+from fedbary.strategies.conventions import convention_named
 
 FEDBARY = CONVENTIONS["fedbary"]
 

@@ -25,7 +25,7 @@ from strategies_replies import raw
 from fedbary.aggregation import RULES, Rule
 from fedbary.errors import SettingError
 from fedbary.models import build
-from strategies import chart, strategy_for
+from fedbary.strategies import chart, strategy_for
 
 
 def is_dtype(value):

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from every_method import EACH
-from fedbary.strategies import Client, FedAvgM, strategy_for
 from flwr.app import ArrayRecord, ConfigRecord
 from small_apps import answering
 from torch import nn
@@ -15,8 +14,9 @@ from fedbary.gaussian import Factor, Posterior
 from fedbary.inference import Training
 from fedbary.methods import METHODS, Bench
 from fedbary.scores.metrics import evaluate
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.strategies import Client, FedAvgM, strategy_for
 from fedbary.variational import frozen_config, keep_frozen, variational
-from server_app.engine.inline import InlineGrid
 
 CLIENTS, ROUNDS = 3, 2
 TRAINING = Training(epochs=3, batch_size=8)

@@ -37,8 +37,15 @@ from strategies_replies import raw
 
 from fedbary.aggregation import RULES, aggregate
 from fedbary.errors import RunError, SettingError
-from strategies import AALV, CONVENTIONS, RKLB, Convention, posterior_from_arrays, strategy_for
-from strategies.privacy import averages_arrays
+from fedbary.strategies import (
+    AALV,
+    CONVENTIONS,
+    RKLB,
+    Convention,
+    posterior_from_arrays,
+    strategy_for,
+)
+from fedbary.strategies.privacy import averages_arrays
 
 FEDBARY = CONVENTIONS["fedbary"]
 

@@ -13,16 +13,16 @@ from strategies_replies import NO_GRID, NOBODY, raw, reply, started
 
 from fedbary.aggregation import RULES, CoordinateRule, Rule
 from fedbary.aggregation.sums import value_limit
-from strategies import (
+from fedbary.strategies import (
     CONVENTIONS,
     Convention,
     PosteriorStrategy,
     admission,
     strategy_for,
 )
-from strategies.arrays import tensor_from_array
-from strategies.conventions import check_arrays, scale_from
-from strategies.gate import spoilers, train_refusal
+from fedbary.strategies.arrays import tensor_from_array
+from fedbary.strategies.conventions import check_arrays, scale_from
+from fedbary.strategies.gate import spoilers, train_refusal
 
 DTYPES = [torch.float16, torch.float32, torch.float64]
 UNITS = ["log_var", "log_std", "std", "rho"]

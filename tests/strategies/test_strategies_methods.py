@@ -7,9 +7,6 @@ from importlib import import_module
 import pytest
 import torch
 from every_method import EACH, EVEN, NIGHT, ODD, OF_CLASSES, night
-from fedbary.strategies import Client, Federation
-from fedbary.strategies.arrays import Blanks, bytes_of
-from fedbary.strategies.conventions import Convention, Names
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from small_apps import answering
 from torch import nn
@@ -20,8 +17,11 @@ from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.methods import METHODS, Bench, Reply, Server, method_named
 from fedbary.parts.parameters import declared
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.strategies import Client, Federation
+from fedbary.strategies.arrays import Blanks, bytes_of
+from fedbary.strategies.conventions import Convention, Names
 from fedbary.variational.layers import VariationalLinear, reset_layer
-from server_app.engine.inline import InlineGrid
 
 KEEP_IN = None
 CLIENTS, ROUNDS = 4, 4

@@ -15,7 +15,7 @@ from fedbary.aggregation import RULES, rule_named
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods.hierarchy import OWN
-from strategies import (
+from fedbary.strategies import (
     CONVENTIONS,
     Convention,
     aggregate_records,
@@ -24,8 +24,8 @@ from strategies import (
     posterior_from_arrays,
     strategy_for,
 )
-from strategies.arrays import BlankArray, Blanks, array_from_tensor, tensor_from_array
-from strategies.conventions import Names, convention_named
+from fedbary.strategies.arrays import BlankArray, Blanks, array_from_tensor, tensor_from_array
+from fedbary.strategies.conventions import Names, convention_named
 
 FEDBARY = CONVENTIONS["fedbary"]
 NAMES = {

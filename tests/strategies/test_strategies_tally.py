@@ -17,8 +17,8 @@ from small_apps import moving
 
 from fedbary.errors import RunError, SettingError
 from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from server_app.engine.inline import InlineGrid
-from strategies import RKLB, strategy_for
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.strategies import RKLB, strategy_for
 
 INITIAL = ArrayRecord({"w_mean": torch.zeros(3), "w_log_var": torch.full((3,), -2.0)})
 
@@ -48,7 +48,7 @@ def outcome(strategy, sound, initial=INITIAL, after=lambda *_: None):
     with pytest.MonkeyPatch.context() as patched:
         lines = []
         patched.setattr(
-            "strategies.admission.log", lambda _, text, *values: lines.append(text % values)
+            "fedbary.strategies.admission.log", lambda _, text, *values: lines.append(text % values)
         )
         try:
             strategy.start(grid(sound), initial, left, evaluate_fn=evaluate)

@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from fedbary.errors import SettingError
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.study.table import read_run, read_table, write_table
-from server_app.engine.inline import run_inline
 
 UNMOVED = {
     "dataset": "digits",

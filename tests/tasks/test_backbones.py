@@ -12,18 +12,18 @@ from runs_of import lines, posterior, same, timeless_lines
 from safetensors.torch import save_file
 from torch import nn
 
-import client_app
 import fedbary
+from fedbary import client_app
 from fedbary.backbones import Backbone, load
 from fedbary.backbones._body import Transform, fill
 from fedbary.backbones._torchvision import transform_of
 from fedbary.data.image_examples import own_data
 from fedbary.data.image_layout import ImageLayout
 from fedbary.errors import SettingError
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
 
 QUICK = {
     "engine": "inline", "device": "cpu", "pictures": False, "dataset": "own_data:bars",

@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 from fedbary.data.images import Normaliser, pixel_sums
 from fedbary.data.sites import Site
 from fedbary.data.standardise import Standardiser, principal
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import _sums, task_of
-from server_app.engine.inline import run_inline
 
 
 def asked_of(parts, scale):

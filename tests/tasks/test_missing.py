@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-import client_app
+from fedbary import client_app
 from fedbary.data.standardise import Sums
 from fedbary.data.tables import load_labelled
 from fedbary.errors import SettingError
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import _sums, task_of
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
 
 
 def sites(folder, count=3, rows=50):

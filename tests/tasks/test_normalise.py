@@ -11,9 +11,9 @@ from fedbary.data import deal
 from fedbary.data.batches import inputs
 from fedbary.data.images import Normaliser, pixel_sums
 from fedbary.errors import SettingError
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import _sums, task_of
-from server_app.engine.inline import run_inline
 
 CHOSEN = {
     "engine": "inline", "device": "cpu", "dataset": "own_data:bars", "normalise": "channels",

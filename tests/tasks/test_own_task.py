@@ -10,11 +10,11 @@ from fedbary.commands import start
 from fedbary.errors import SettingError
 from fedbary.report.report import write_report
 from fedbary.runs.resume import require_ended
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve, validated
 from fedbary.settings.explain import explained
 from fedbary.study.grid import differing
 from fedbary.tasks import task_of
-from server_app.engine.inline import run_inline
 
 TASK = {"task": "own_tasks:Grades"}
 QUICK = {"engine": "inline", "device": "cpu", "pictures": False, "clients": 2, "local_epochs": 1}

@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from client_app.discretion import discretion
+from fedbary.client_app.discretion import discretion
 from fedbary.data.sites import Site
 from fedbary.errors import CellError
 from fedbary.settings.config import resolve

@@ -16,9 +16,9 @@ from fedbary.data.sites import Site
 from fedbary.data.standardise import Sums
 from fedbary.errors import RunError, SettingError
 from fedbary.parts.registry import modules
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import _sums, task_of
-from server_app.engine.inline import run_inline
 
 TASKS = modules("tasks")
 every_task = pytest.mark.parametrize("name", TASKS)

@@ -12,15 +12,15 @@ from every_method import night
 from own_texts import LONGEST, texts, vectors, write_model, write_table
 from runs_of import lines, posterior, same
 
-import client_app
 import fedbary
+from fedbary import client_app
 from fedbary.backbones import load_text
 from fedbary.commands import use
 from fedbary.errors import SettingError
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
 
 QUICK = {
     "task": "text", "engine": "inline", "device": "cpu", "pictures": False, "clients": 3,

@@ -8,15 +8,15 @@ from every_method import night
 from own_texts import LONGEST, model, texts, write_model, write_table
 from runs_of import lines, low_rank, network, same, tensors, timeless_lines
 
-import client_app
 import fedbary
+from fedbary import client_app
 from fedbary.backbones import load_text
 from fedbary.backbones._adapted import adapted
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import completed
 from fedbary.variational.adapters import Adapters, adapter_names
 from fedbary.variational.frozen import frozen_tensors
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
 
 QUICK = {
     "task": "text", "engine": "inline", "device": "cpu", "pictures": False, "clients": 2,

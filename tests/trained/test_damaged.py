@@ -18,8 +18,8 @@ import fedbary
 from fedbary.commands import start
 from fedbary.data.forms import content_of
 from fedbary.errors import RunError, SettingError
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import completed, read_yaml, resolve
-from server_app.engine.inline import run_inline
 
 QUICK = {**SHORT, "clients": 2}
 RUNS = {

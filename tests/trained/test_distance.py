@@ -9,8 +9,8 @@ import fedbary
 from fedbary.commands.use import predict
 from fedbary.data.images import load
 from fedbary.scores.metrics import auroc
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.tasks._images import ood_images
-from server_app.engine.inline import run_inline
 
 
 def test_a_run_records_it_and_its_folder_gives_it_again(tmp_path, monkeypatch):

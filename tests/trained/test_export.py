@@ -15,9 +15,9 @@ from fedbary.commands.use import export
 from fedbary.data.standardise import Standardiser
 from fedbary.errors import SettingError
 from fedbary.predictive.conformal import Thresholds
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import completed
 from fedbary.trained.onnx import onnx_bytes, with_sets
-from server_app.engine.inline import run_inline
 
 QUICK = {**INLINE, "clients": 3, "rounds": 1, "local_epochs": 1}
 RUNS = {

@@ -25,7 +25,7 @@ from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.conformal_kept import CONFORMAL
 from fedbary.runs.location import read_rounds
 from fedbary.runs.resume import lengthen
-from server_app.engine.inline import run_inline
+from fedbary.server_app.engine.inline import run_inline
 
 FACTS = {"images": "normaliser", "tables": "standardiser", "numbers": "standardiser"}
 GONE = "partition 1"

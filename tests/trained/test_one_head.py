@@ -8,9 +8,9 @@ from runs_of_sums import chosen
 import fedbary
 from fedbary.commands.use import predict
 from fedbary.data.images import load
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from server_app.engine.inline import run_inline
 
 HEADS = {
     "lda": {},

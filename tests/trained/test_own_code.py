@@ -10,8 +10,8 @@ import yaml
 import fedbary
 from fedbary.commands import start
 from fedbary.errors import SettingError
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
-from server_app.engine.inline import run_inline
 
 FACTORY = """
 import os

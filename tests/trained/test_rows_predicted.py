@@ -14,9 +14,9 @@ from runs_of import rows
 import fedbary
 from fedbary.commands.use import evaluate, predict
 from fedbary.errors import SettingError
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.trained import writing
-from server_app.engine.inline import run_inline
 
 QUICK = {"engine": "inline", "pictures": False, "clients": 2, "rounds": 1, "local_epochs": 1}
 

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from fedbary.commands.use import forget
 from fedbary.errors import RunError, SettingError
 from fedbary.runs.checkpoints import load_checkpoint
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import completed
-from server_app.engine.inline import run_inline
 
 QUICK = {
     **SHORT, "clients": 2, "model": "linear", "bayesian_layers": 1, "evaluate_clients": 0,

@@ -16,8 +16,8 @@ import fedbary
 from fedbary.commands.use import evaluate, predict
 from fedbary.errors import SettingError
 from fedbary.runs.run_folder import POSTERIOR
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
-from server_app.engine.inline import run_inline
 
 QUICK = {**INLINE, "clients": 3, "rounds": 2, "local_epochs": 2}
 RUNS = {

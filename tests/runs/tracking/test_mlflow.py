@@ -3,11 +3,11 @@
 import pytest
 from runs_of import SHORT
 
-import client_app
+from fedbary import client_app
 from fedbary.runs.tracking import note_killed
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
-from server_app import run
-from server_app.engine.inline import InlineGrid, run_inline
 
 mlflow = pytest.importorskip("mlflow")
 pytestmark = pytest.mark.filterwarnings("ignore")

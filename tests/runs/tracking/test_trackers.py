@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from fedbary.errors import SettingError
 from fedbary.parts.registry import modules
 from fedbary.runs.tracking import Tracking, tracker_class
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import Settings, resolve
-from server_app.engine.inline import run_inline
 
 QUICK = {
     "engine": "inline", "device": "cpu", "clients": 2, "rounds": 2, "local_epochs": 1,
