@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Mapping
 from functools import lru_cache
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from fedbary.methods import method_of
 from fedbary.predictive import Predictive
 from fedbary.predictive.conformal import QUESTION, SIZES
 from fedbary.predictive.projection import STRENGTHS, projected
+from fedbary.runs.commit import APP_KEY, app_digest
 from fedbary.runs.data_kept import require_same_site
 from fedbary.runs.ending import spare_imports
 from fedbary.scores.coverage import moments
@@ -134,8 +135,20 @@ def guarded(message: Message, context: Context, call_next: ClientAppCallable) ->
     return discretion(message, context, packed)
 
 
+def require_same_app(config: Mapping[str, Any]) -> None:
+    """Raise a SettingError unless this process runs the server's code of fedbary.
+
+    Ray's workers look for modules first in the folder where Flower's local SuperLink was started.
+    """
+    if config.get(APP_KEY, own := app_digest()) != own:
+        log(WARNING, "This process runs the code of %s, which is not the server's", __file__)
+        mend = "in a simulation stop Flower's local SuperLink, and start it in another folder"
+        raise SettingError("code of fedbary", own, f"{config[APP_KEY]}, the server's; {mend}")
+
+
 def query(message: Message, context: Context) -> Message:
     """Answer with this node's data, and its numbers of examples and of each class."""
+    require_same_app(message.content.config_records["config"])
     job = job_of(message, context)
     site = job.node.site
     for note in job.task.site_notes(site, job.signature):

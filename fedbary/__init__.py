@@ -35,7 +35,7 @@ _LATER = {
 }
 """Names whose modules import PyTorch, which takes seconds; they are imported on first use."""
 
-# `fedbary.strategies` lies in this package in the wheel, and beside it in a clone.
+# `fedbary.strategies` and both apps lie in this package in the wheel, and beside it in a clone.
 _clone = Path(__file__).resolve().parent.parent
 if (_clone / "simulation.yaml").is_file():
     __path__.append(str(_clone))

@@ -26,5 +26,5 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run(grid: Grid, settings: Settings, folder: Path) -> None:
-    """Train a federation and write its results to a new folder, see `fedbary.server_app.experiment`."""
+    """Train a federation and write its results to a new folder."""
     import_module("fedbary.server_app.experiment").run(grid, settings, folder)

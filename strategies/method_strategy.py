@@ -59,8 +59,8 @@ AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 class MethodStrategy(FedAvg):
     """Flower's FedAvg with a `fedbary.methods.Method` in place of the mean, and admission.
 
-    `fedbary.strategies.admission` finds bad replies: unsound ones, those too far from the sent arrays, and
-    those that spoil the aggregate. Bad replies never stop a run: they are left out, logged and kept
+    `admission` finds bad replies: unsound ones, those too far from the sent arrays, and those that
+    spoil the aggregate. Bad replies never stop a run: they are left out, logged and kept
     in `refusals`. The aggregate does not depend on the order of the replies.
 
     The server keeps the state of a round only if the round counts; `state_dict` holds it. Each

@@ -12,20 +12,24 @@ from fedbary.settings.config import DEFAULTS, ROOT
 
 _PACKAGE = Path(__file__).parents[1]
 
+_BESIDE = ("strategies", "client_app", "server_app")
+"""Rooms that lie in the package when it is installed, and beside it in a clone."""
+
 
 @cache
 def app_folder() -> Path:
     """Return the folder that holds the apps, the packages they import and pyproject.toml.
 
-    A clone is that folder. The wheel has the apps in `fedbary/app`; from there they are copied,
-    with the installed package, to a folder that is removed when this process ends.
+    A clone is that folder. An installed package is copied into one that is laid out as a clone,
+    which is removed when this process ends.
     """
     if (ROOT / "server_app").is_dir():
         return ROOT
     folder = folder_of_process() / f"fedbary-{__version__}"
     shutil.copytree(_PACKAGE / "app", folder)
-    shutil.copytree(_PACKAGE / "strategies", folder / "strategies")
-    others = shutil.ignore_patterns("app", "strategies", DEFAULTS.name, "__pycache__")
+    for room in _BESIDE:
+        shutil.copytree(_PACKAGE / room, folder / room)
+    others = shutil.ignore_patterns("app", *_BESIDE, DEFAULTS.name, "__pycache__")
     shutil.copytree(_PACKAGE, folder / "fedbary", ignore=others)
     shutil.copy(DEFAULTS, folder)
     return folder

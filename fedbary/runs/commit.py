@@ -1,4 +1,4 @@
-"""The commit of the code that makes a run."""
+"""The commit of the code that makes a run, and a digest of the code that a process has imported."""
 
 from __future__ import annotations
 
@@ -10,6 +10,29 @@ from pathlib import Path
 
 CLONE_VARIABLE = "FEDBARY_CLONE"
 """Environment variable that tells the server app the path of the clone."""
+
+
+APP_KEY = "app-code"
+"""Entry of the server's first message to a node: the digest of its code."""
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+@functools.cache
+def app_digest() -> str:
+    """Return a digest of fedbary's Python files and the apps', alike in a clone and a wheel."""
+    beside = [_PACKAGE.parent] if (_PACKAGE.parent / "simulation.yaml").is_file() else []
+    files = {
+        f"{room}/{file.relative_to(root / room).as_posix()}": file
+        for root in (_PACKAGE, *beside)
+        for room in ("strategies", "client_app", "server_app")
+        for file in (root / room).rglob("*.py")
+    }
+    files |= {f"{file.relative_to(_PACKAGE).as_posix()}": file for file in _PACKAGE.rglob("*.py")}
+    found = hashlib.sha256()
+    for name in sorted(files):
+        found.update(f"{name}\n{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode())
+    return found.hexdigest()[:16]
 
 
 def git_commit(root: Path) -> str:

@@ -18,6 +18,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedbary.errors import RunError
+from fedbary.runs.commit import APP_KEY, app_digest
 from fedbary.runs.location import SITE_KEYS
 from fedbary.runs.sites import SiteKey
 from fedbary.seeds import derive_seed
@@ -446,7 +447,7 @@ class Roster:
             return
         for name in self._names(self._questions.waited_for.intersection(new), "Node"):
             log(INFO, "%s has not answered and is asked again", name)
-        record = RecordDict({"config": ConfigRecord({**self._agreed})})
+        record = RecordDict({"config": ConfigRecord({**self._agreed, APP_KEY: app_digest()})})
         queries = [Message(record, node, MessageType.QUERY) for node in new]
         self._questions.asked(self._grid.push_messages(queries), new)
 

@@ -12,11 +12,14 @@ from nodes import Grid
 from runs_of import SHORT, tensors
 
 from fedbary import client_app
+from fedbary.client_app.answers import require_same_app
 from fedbary.client_app.node import Node
 from fedbary.data.deal import training_data
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
+from fedbary.inference import PosteriorParameters
 from fedbary.predictive.regression import RegressionStandardiser
+from fedbary.runs.commit import APP_KEY, app_digest
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.server_app.rounds import Rounds
@@ -24,6 +27,14 @@ from fedbary.settings.config import resolve
 from fedbary.strategies.answering import Request, part_asked, share_of
 from fedbary.strategies.federation import ASKED_KEY, EXAMPLES_KEY
 from fedbary.tasks import task_of
+
+
+def test_a_client_that_runs_other_code_of_fedbary_says_so_and_sends_nothing():
+    """Trap: Ray's workers imported fedbary from the folder where the SuperLink was started."""
+    require_same_app({APP_KEY: app_digest()})
+    require_same_app({})  # a question after the first
+    with pytest.raises(SettingError, match="code of fedbary.*SuperLink"):
+        require_same_app({APP_KEY: "0" * 16})
 
 
 class Heard(Grid):
@@ -58,7 +69,7 @@ def test_a_message_says_how_many_examples_are_asked_of_all_and_how_many_rounds_c
 def test_until_a_round_counts_there_is_no_global_posterior_to_be_the_prior():
     """Trap: after a skipped round 1 the untrained start was the prior, a precision of 1097."""
     start = {"a_mean": torch.tensor(0.7), "a_log_var": torch.tensor(-7.0)}
-    node = Node(SimpleNamespace(prior="global", prior_std=1.0), None)
+    node = Node(SimpleNamespace(local=PosteriorParameters(prior="global")), None)
     first, later = (
         Request(None, ConfigRecord({"counted-rounds": count}), start, None) for count in (0, 1)
     )

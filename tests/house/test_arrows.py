@@ -1,8 +1,8 @@
 """Dependencies run one way: client_app, server_app → strategies → fedbary, and no Flower there.
 
 Rooms are the packages and modules of fedbary, the three folders beside it, and the folders in the
-server's app. An arrow is an import, also one within a function, or a module that is started with
-``-m``.
+server's app. By name all are modules of fedbary. An arrow is an import, also one within a function,
+or a module that is started with ``-m``.
 """
 
 import ast
@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FORBIDDEN = {
     "fedbary": {"flwr", "flwr_datasets", "strategies", "client_app", "server_app"},
-    "strategies": {"strategies", "client_app", "server_app"},
+    "strategies": {"client_app", "server_app"},
     "client_app": {"server_app"},
 }
 PARTITIONERS = {
@@ -24,6 +24,16 @@ PARTITIONERS = {
     for file in ("data/partitioners.py", "settings/partition_names.py")
 }
 """They find flwr-datasets, which needs no Flower, by its name for those who ask for it."""
+
+BESIDE = ("strategies", "client_app", "server_app")
+"""The rooms beside the folder `fedbary`."""
+
+
+def place(name):
+    """Return where a module stands: `strategies.x` for `fedbary.strategies.x`."""
+    own = name.removeprefix("fedbary.")
+    return own if own.split(".")[0] in BESIDE else name
+
 
 BY_NAME = {"import_module", "__import__", "find_spec", "library"}
 """Functions whose first argument names a module."""
@@ -52,8 +62,17 @@ def test_no_import_runs_against_the_arrows(room):
     files = sorted((ROOT / room).rglob("*.py"))
     assert files
     for file in files:
-        tops = {name.split(".")[0] for name in imported(file)}
+        tops = {place(name).split(".")[0] for name in imported(file)}
         assert tops & FORBIDDEN[room] == PARTITIONERS.get(file, set()), file
+
+
+@pytest.mark.parametrize("room", ["fedbary", *BESIDE])
+def test_no_room_is_imported_under_a_general_name(room):
+    """Ray and Flower look in other people's folders first, which may hold such a module."""
+    for file in (ROOT / room).rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        named = {name.split(".")[0] for name in (*imported(file), *started(tree))}
+        assert not named & {*BESIDE}, file
 
 
 @pytest.mark.parametrize("module", ["gaussian", "aggregation"])
@@ -77,7 +96,7 @@ MOST_LEVELS = 12
 
 def room(module):
     """Return the room of a module by its dotted name; None for a stranger's."""
-    top, *rest = module.split(".")
+    top, *rest = place(module).split(".")
     if top == "server_app" and rest and rest[0] in FOLDERS:
         return f"{top}.{rest[0]}"
     if top != "fedbary":

@@ -10,6 +10,8 @@ import pytest
 from processes import dead_ray
 from safetensors.numpy import load_file
 
+from fedbary.runs.commit import app_digest
+
 pytestmark = pytest.mark.slow
 
 FOREIGN = Path(__file__).resolve().parents[1] / "foreign"
@@ -45,7 +47,9 @@ def test_the_environment_is_clean(environment, tmp_path):
     program = (
         "import fedbary, fedbary.strategies, flwr, strategies, importlib.util as u;"
         "print(fedbary.__file__, fedbary.strategies.__file__, strategies.__file__, sep='\\n');"
-        "assert u.find_spec('server_app') is None"
+        "from fedbary.runs.commit import app_digest;"
+        "assert u.find_spec('server_app') is None;"
+        f"assert app_digest() == '{app_digest()}'"
     )
     done = subprocess.run(
         [str(environment), "-c", program], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"},

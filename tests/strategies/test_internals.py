@@ -1,4 +1,4 @@
-"""Flower's internals: each is where `fedbary.strategies.internals` looks for it, and nobody else looks."""
+"""Flower's internals: each is where `internals` looks for it, and nobody else looks."""
 
 import ast
 from importlib import import_module
