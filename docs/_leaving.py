@@ -81,7 +81,6 @@ _MEANINGS = {
     "content": ("a hash of the shared data set; empty for data of its own", "–", ""),
     "partition-id": ("which part of a shared data set it holds; −1 for data of its own", "–", ""),
     "num-partitions": ("of how many", "–", ""),
-    "content": ("hash of a shared data set's rows; empty for data of its own", "–", ""),
     "num-examples": ("how many it trains on, or holds out in an evaluation", "examples", ""),
     "num-held-out": ("how many it holds out", "examples", ""),
     "label-counts": ("how many of each class it holds", "examples", "label-counts"),
