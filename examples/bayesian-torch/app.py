@@ -2,6 +2,7 @@
 
 import torch
 from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
+from fedbary.strategies import RKLB, parameter_groups
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
@@ -11,7 +12,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedbary.scores.metrics import evaluate
-from fedbary.strategies import RKLB, parameter_groups
 
 client = ClientApp()
 server = ServerApp()

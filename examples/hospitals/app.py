@@ -1,6 +1,7 @@
 """Hospitals train a model of tumours together; cases that it is unsure of go to a person."""
 
 import torch
+from fedbary.strategies import Client, strategy_for
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
@@ -9,7 +10,6 @@ from torch import nn
 
 from fedbary.inference import Training
 from fedbary.scores.metrics import evaluate
-from fedbary.strategies import Client, strategy_for
 from fedbary.trained.judgement import referral
 from fedbary.variational import variational
 

@@ -1,6 +1,7 @@
 """Three hospitals with features of their own: one round of sums, beside rounds of FedAvg."""
 
 import torch
+from fedbary.strategies import LDA, Client, strategy_for
 from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
@@ -9,7 +10,6 @@ from torch import nn
 
 from fedbary.inference import Training
 from fedbary.scores.metrics import evaluate
-from fedbary.strategies import LDA, Client, strategy_for
 
 client = ClientApp()
 server = ServerApp()

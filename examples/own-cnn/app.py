@@ -1,6 +1,7 @@
 """Federated uncertainty for a CNN of one's own: its data, a client and the server."""
 
 import torch
+from fedbary.strategies import Client, strategy_for
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
@@ -9,7 +10,6 @@ from torch import nn
 
 from fedbary.inference import Training
 from fedbary.scores.metrics import accuracy_after_rejection, evaluate
-from fedbary.strategies import Client, strategy_for
 from fedbary.variational import variational
 
 client = ClientApp()

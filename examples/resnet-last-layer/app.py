@@ -1,6 +1,7 @@
 """A ResNet from torchvision whose last layer has Gaussian weights, federated."""
 
 import torch
+from fedbary.strategies import Client, strategy_for
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
@@ -10,7 +11,6 @@ from torchvision.models.resnet import BasicBlock, ResNet
 
 from fedbary.inference import Training
 from fedbary.scores.metrics import evaluate
-from fedbary.strategies import Client, strategy_for
 from fedbary.variational import variational
 
 client = ClientApp()

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from fedbary.scores.metrics import Roc, evaluate
+from fedbary.texts import cut, shown
 
 SCORES = ("accuracy", "nll", "ece", "brier", "auroc", "sensitivity")
 
@@ -65,7 +66,8 @@ def left_out(curves: Mapping[str, Roc]) -> str:
     if not gone:
         return ""
     counted = f"{len(curves) - len(gone)} of {len(curves)} classes"
-    return f"The mean AUROC is over {counted}: all or none of the examples are {', '.join(gone)}"
+    of = shown(", ".join(map(cut, gone)))
+    return f"The mean AUROC is over {counted}: all or none of the examples are {of}"
 
 
 def said(scores: Mapping[str, float], specificity: float) -> str:

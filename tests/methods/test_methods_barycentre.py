@@ -123,6 +123,6 @@ def test_a_rule_of_one_s_own_needs_no_registry():
 
 
 def test_a_strategy_of_a_rule_is_the_method_s_under_that_rule():
-    assert RKLB(server_momentum=0.5).method == Barycentre(RULES["RKLB"], server_momentum=0.5)
+    assert RKLB(server_momentum=0.5).method == Barycentre("RKLB", server_momentum=0.5)
     assert strategy_for("barycentre")(rule="WB").rule is RULES["WB"]
     assert method_named("barycentre") is Barycentre

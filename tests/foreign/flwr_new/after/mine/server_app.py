@@ -1,10 +1,10 @@
 """The server."""
 
+from fedbary.strategies import RKLB
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save_file
 
-from fedbary.strategies import RKLB
 from mine.task import make_net
 
 app = ServerApp()

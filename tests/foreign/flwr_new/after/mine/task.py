@@ -1,10 +1,10 @@
 """A network, its data and its training."""
 
 import torch
+from fedbary.strategies import parameter_groups
 from sklearn.datasets import load_digits
 from torch import nn
 
-from fedbary.strategies import parameter_groups
 from fedbary.variational import drawing, gaussian_layers, variational
 
 
