@@ -37,7 +37,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbary import server_app
 from fedbary.client_app import app
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.data.sites import site_from
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import Settings, parse_overrides, resolve
@@ -165,7 +165,7 @@ def pfls(settings: Settings) -> None:
         shard = task.shard(
             site_from({"partition-id": user, "num-partitions": settings.clients}), signature
         )
-        return Dataset(raw_data=[inputs(shard.x), shard.y], user_id=str(user))
+        return Dataset(raw_data=[scale_pixels(shard.x), shard.y], user_id=str(user))
 
     network, by = Network(), settings.local
     model = PyTorchModel(

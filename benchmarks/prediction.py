@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fedbary import predict
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.models import build
 
 SHAPE, CLASSES, BATCH = (1, 28, 28), 10, 500
@@ -34,7 +34,7 @@ def plain(model: nn.Module, x: torch.Tensor, passes: int) -> float:
     start = time.perf_counter()
     with torch.inference_mode():
         for _ in range(passes):
-            torch.cat([model(inputs(batch)).softmax(-1) for batch in x.split(BATCH)])
+            torch.cat([model(scale_pixels(batch)).softmax(-1) for batch in x.split(BATCH)])
     return time.perf_counter() - start
 
 

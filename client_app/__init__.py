@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from fedbary.strategies.internals import ClientAppCallable
 
 
-def guarded(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+def apply_mods(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Answer a message through the gates of every message."""
-    return _answers().guarded(message, context, call_next)
+    return _answers().apply_mods(message, context, call_next)
 
 
-app = ClientApp(mods=[guarded])
+app = ClientApp(mods=[apply_mods])
 
 
 @app.lifespan()

@@ -17,7 +17,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
-from fedbary.client_app.discretion import Withheld, discretion
+from fedbary.client_app.discretion import AnswerRefused, discretion
 from fedbary.client_app.node import Job, job_of
 from fedbary.errors import SettingError
 from fedbary.methods import method_of
@@ -81,7 +81,7 @@ def _test_set(job: Job) -> Tested | None:
     return None if weights is None else Tested(*scored, weights)
 
 
-def kinds_told(job: Job, question: str) -> set[str]:
+def disclosed_kinds(job: Job, question: str) -> set[str]:
     """Return the words of `withhold` that forbid the answer to a question."""
     if question not in (QUESTION, SIZES):
         return {"label-counts"} if job.task.counts_classes else set()
@@ -126,7 +126,7 @@ torch.backends.cudnn.deterministic = True
 spare_imports()
 
 
-def guarded(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+def apply_mods(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Answer a message through the gates: discretion, then compression."""
 
     def packed(message: Message, context: Context) -> Message:
@@ -172,8 +172,8 @@ def ask(message: Message, context: Context) -> Message:
     """Answer a question of the task about the site's data."""
     job, config = job_of(message, context), message.content.config_records["config"]
     question, withheld = str(config["question"]), job.node.site.withheld
-    if "answers" in withheld or kinds_told(job, question) & withheld:
-        raise Withheld(f"this site withholds its answer about {question}")
+    if "answers" in withheld or disclosed_kinds(job, question) & withheld:
+        raise AnswerRefused(f"this site withholds its answer about {question}")
     tensors = message.content.array_records.get("tensors")
     told = tensors.to_torch_state_dict() if tensors is not None else {}
     if question in (QUESTION, SIZES):

@@ -26,7 +26,7 @@ PLACES = ("data-path", "state-path", "backbone-weights")
 _SETTING = re.compile(r"(node config: )?[a-z]+([-_][a-z]+)*")
 
 
-class Withheld(ValueError):
+class AnswerRefused(ValueError):
     """The site withholds its answer; the message may go to the server."""
 
 
@@ -36,7 +36,7 @@ def discretion(message: Message, context: Context, call_next: ClientAppCallable)
     try:
         withheld = site_from(config).withheld
         reply = call_next(message, context)
-    except Withheld:
+    except AnswerRefused:
         raise
     except Exception as error:  # noqa: BLE001 - whatever went wrong is told by this gate alone
         if {"partition-id", "num-partitions"} & config.keys():

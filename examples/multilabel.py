@@ -20,7 +20,7 @@ from torch.nn import functional
 from fedbary.data.images import Dataset
 from fedbary.errors import SettingError
 from fedbary.figures.sheet import GREEN, SKY
-from fedbary.parts.imports import called_function
+from fedbary.parts.imports import call_own_function
 from fedbary.parts.parameters import Checked, InsideUnit
 from fedbary.scores.metrics import Roc
 from fedbary.scores.tables import left_out
@@ -129,7 +129,7 @@ class MultiLabel(Classes):
 @lru_cache(maxsize=4)
 def labelled(dataset):
     """Return the images and labels of a function of that name, the same object each time."""
-    arrays = called_function("dataset", dataset)
+    arrays = call_own_function("dataset", dataset)
     parts = {name: torch.from_numpy(np.asarray(arrays[name])) for name in arrays if name[1] == "_"}
     for end in ("train", "test"):
         x, y = parts[f"x_{end}"], parts[f"y_{end}"].long()

@@ -19,11 +19,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.data.images import Dataset
 from fedbary.errors import SettingError
 from fedbary.figures.sheet import SKY, sheet
-from fedbary.parts.imports import called_function
+from fedbary.parts.imports import call_own_function
 from fedbary.parts.parameters import Checked, Count
 from fedbary.tasks import Classes
 
@@ -121,7 +121,7 @@ class Segmentation(Classes):
 @lru_cache(maxsize=4)
 def masks_of(dataset):
     """Return the images and masks of a function of that name, the same object each time."""
-    arrays = called_function("dataset", dataset)
+    arrays = call_own_function("dataset", dataset)
     parts = {name: torch.from_numpy(np.asarray(arrays[name])) for name in arrays if name[1] == "_"}
     for end in ("train", "test"):
         x, y = parts[f"x_{end}"], parts[f"y_{end}"].long()
@@ -155,7 +155,7 @@ def masks_picture(images, labels, found, unsure):
     figure = sheet(6.0, 1.6 * len(images))
     rows = figure.subplots(len(images), 4, squeeze=False)
     of_class = {"cmap": "tab10", "vmin": 0, "vmax": 9, "interpolation": "nearest"}
-    shown = zip(rows, inputs(images).mean(1), labels, found.cpu(), unsure.cpu(), strict=True)
+    shown = zip(rows, scale_pixels(images).mean(1), labels, found.cpu(), unsure.cpu(), strict=True)
     for row, image, label, mask, entropy in shown:
         row[0].imshow(image.numpy(), cmap="gray")
         row[1].imshow(label.numpy(), **of_class)

@@ -22,9 +22,9 @@ from fedbary.report.document import markdown_table, write_small
 from fedbary.report.results import (
     SIGNED_RANK,
     Metric,
-    better,
     difference,
     differences,
+    format_wins,
     p_value,
     shares,
 )
@@ -197,7 +197,7 @@ def effect(label: str | Metric) -> Column:
 P: Column = "p, t-test", lambda found: p_value(found.t_test)
 HOLM: Column = "p, Holm", lambda found: p_value(found.holm)
 P_AND_HOLM = (P, HOLM)
-BETTER: Column = "first better", better
+BETTER: Column = "first better", format_wins
 RANKS = ("p, Wilcoxon", lambda found: p_value(found.wilcoxon)), (SIGNED_RANK, shares)
 SEEDS: Column = "seeds", lambda found: f"{found.pairs}"
 

@@ -75,14 +75,14 @@ def reopened_folder(folder: Path, settings: Settings, checkpoint: Checkpoint) ->
     return results
 
 
-def prior_of(settings: Settings, results: RunFolder) -> ArrayRecord | None:
+def read_prior(settings: Settings, results: RunFolder) -> ArrayRecord | None:
     """Return the earlier posterior that is the prior, as the run's folder keeps it."""
     if not has_earlier_prior(settings):
         return None
     return ArrayRecord(results.read_tensors(PRIOR))
 
 
-def set_out(recorder: Recorder, beginning: Beginning) -> None:
+def warm_start(recorder: Recorder, beginning: Beginning) -> None:
     """Let the recorder's model and strategy begin with an earlier run; the log says with which."""
     recorder.model.load_state_dict({**beginning.model})
     with as_written(beginning.run.folder):

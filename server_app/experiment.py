@@ -24,9 +24,9 @@ from fedbary.runs.sites import forgotten_sites, left_out_sites, read_site_keys
 from fedbary.server_app.beginning import (
     facts_of,
     new_folder,
-    prior_of,
+    read_prior,
     reopened_folder,
-    set_out,
+    warm_start,
 )
 from fedbary.server_app.calibrating import calibrate
 from fedbary.server_app.clocked import clock_of, require_room_for_draws, rounds_of, strategy_of
@@ -146,14 +146,14 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     packed = None if way == "none" else CompressedGrid(grid, way)
     recorder = Recorder(settings, results, roster, facts, packed.traffic if packed else {})
     rounds = rounds_of(roster, asker, recorder, config, clock)
-    recorder.strategy = strategy_of(recorder, rounds, clock, prior_of(settings, results))
+    recorder.strategy = strategy_of(recorder, rounds, clock, read_prior(settings, results))
     completed = 0
     if checkpoint is not None:
         completed = checkpoint.round
         recorder.model.load_state_dict(checkpoint.arrays)
         recorder.strategy.load_state_dict(checkpoint.strategy, completed)
     if beginning is not None:
-        set_out(recorder, beginning)
+        warm_start(recorder, beginning)
 
     try:
         with only_our_lines(), until_stale(results):

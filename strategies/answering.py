@@ -11,7 +11,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.data.mechanism import Release
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
@@ -65,7 +65,7 @@ class Request:
     @property
     def prior(self) -> Posterior | None:
         """The posterior of an earlier run that is the prior; None where the client has its own."""
-        held = under(PRIOR, self.received)
+        held = select_prefix(PRIOR, self.received)
         return Posterior.from_state_dict(held) if held else None
 
     @cached_property
@@ -80,7 +80,7 @@ class Request:
         if METHOD_KEY not in self.config:
             return Method()
         name, prefix = str(self.config[METHOD_KEY]), METHOD_KEY + "."
-        own = under(prefix, self.config)
+        own = select_prefix(prefix, self.config)
         try:
             return method_named(name)(**own)
         except TypeError as error:

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, Rec
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.errors import RunError, SettingError
 from fedbary.runs.journal import FAILED, LOST, REPLIED, checked
 
@@ -105,11 +105,11 @@ def errands(state: Mapping[str, Tensor], arrays_key: str, config_key: str) -> di
     arrays_key, config_key
         The names of a message's records.
     """
-    held = under(_ERRANDS, state)
+    held = select_prefix(_ERRANDS, state)
     found = {}
     for quoted in sorted({key.partition("/")[0] for key in held}):
-        own = under(f"{quoted}/", held)
-        arrays = {k: array_from_tensor(t) for k, t in under("arrays/", own).items()}
+        own = select_prefix(f"{quoted}/", held)
+        arrays = {k: array_from_tensor(t) for k, t in select_prefix("arrays/", own).items()}
         config = ConfigRecord(json.loads(bytes(own["config"].tolist())))
         content = RecordDict({arrays_key: ArrayRecord(arrays), config_key: config})
         client, number = unquote(quoted), int(own["round"])

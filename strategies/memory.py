@@ -9,7 +9,7 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.errors import SettingError
 from fedbary.methods import Method, Tensors
 
@@ -95,9 +95,9 @@ class Memory:
 
     def load_state_dict(self, state: Mapping[str, Tensor], completed_rounds: int) -> None:
         """Take a state that `state_dict` returned after so many rounds."""
-        self.state = {name: tensor.clone() for name, tensor in under(STATE, state).items()}
+        self.state = {name: tensor.clone() for name, tensor in select_prefix(STATE, state).items()}
         self._inherited = None if completed_rounds else self.state
-        self._admitted = {name: int(number) for name, number in under(_KEPT, state).items()}
+        self._admitted = {name: int(number) for name, number in select_prefix(_KEPT, state).items()}
         self._run = int(state.get(_RUN, self._run))
 
     def prior(self, arrays: ArrayRecord, convention: Convention) -> ArrayRecord:

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Bench, Method, Reply, Server, Tensors, require_room
@@ -323,7 +323,7 @@ class MethodStrategy(FedAvg):
         """
         names = names_of(arrays.keys(), self.convention)
         held = names.read(arrays)
-        inherited = Inherited(Posterior.from_state_dict(held), under(STATE, state))
+        inherited = Inherited(Posterior.from_state_dict(held), select_prefix(STATE, state))
         model, first = self.method.inherit(held, inherited)
         started = names.write(dict(model), arrays, Blanks())
         self.begin(started, first)

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor
 
 from fedbary.aggregation.arriving import parts_of
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.errors import RunError, SettingError
 from fedbary.methods import Arrival, Method, Reply, Server, Tensors
 from fedbary.seeds import derive_seed
@@ -194,9 +194,11 @@ class Arrivals(Pace):
         """Take a state of `state_dict`, or none; what was out is asked again."""
         self.now = float(state.get(_NOW, 0.0))
         self._at_work = errands(state, *keys)
-        held = under(_DISTANCES, state)
+        held = select_prefix(_DISTANCES, state)
         self._distances = {client: tuple(each.tolist()) for client, each in held.items()}
-        self._weights = {client: float(each) for client, each in under(_WEIGHTS, state).items()}
+        self._weights = {
+            client: float(each) for client, each in select_prefix(_WEIGHTS, state).items()
+        }
 
     def run(self, strategy: FedAvg, start: Start) -> Result:
         """Make a number of aggregates."""

@@ -125,6 +125,6 @@ def averages_arrays(rule: AnyRule, convention: Convention) -> bool:
     )
 
 
-def hides_each(wrapper: Wrapper, weights: Sequence[float]) -> bool:
+def weights_within_sensitivity(wrapper: Wrapper, weights: Sequence[float]) -> bool:
     """Return whether no reply's share of the mean exceeds 1/n, the share that the noise hides."""
     return max(normalised(weights)) * wrapper.num_sampled_clients <= 1 + 1e-9

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.errors import SettingError
 from fedbary.runs.released import Releases
 
@@ -28,7 +28,7 @@ class StateReleases(Releases):
 
     def held(self) -> dict[str, Mapping[str, Tensor]]:
         """Return all releases."""
-        records = under(self._prefix, self._state.array_records)
+        records = select_prefix(self._prefix, self._state.array_records)
         return {question: record.to_torch_state_dict() for question, record in records.items()}
 
     def add(self, question: str, release: Mapping[str, Tensor]) -> None:

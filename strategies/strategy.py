@@ -20,7 +20,7 @@ from .diagnostics import Diagnostics
 from .gate import arrays_of
 from .internals import log
 from .method_strategy import MethodStrategy, parameters_of
-from .privacy import Wrapper, driving_wrapper, hides_each, require_plain_mean
+from .privacy import Wrapper, driving_wrapper, require_plain_mean, weights_within_sensitivity
 
 GAUSSIANS = "configure_train: %d of %d arrays are Gaussian means"
 
@@ -140,7 +140,7 @@ class PosteriorStrategy(MethodStrategy):
     def _aggregate(self, sent: ArrayRecord, replies: Sequence[Reply]) -> ArrayRecord:
         """Return the rule's aggregate of admitted replies."""
         weights = [reply.weight for reply in replies]
-        if self._wrapper is not None and not hides_each(self._wrapper, weights):
+        if self._wrapper is not None and not weights_within_sensitivity(self._wrapper, weights):
             asked, key = self._wrapper.num_sampled_clients, self.weighted_by_key
             mend = f"let each of {asked} clients send the same {key}, such as 1"
             share = f"at most 1/{asked}, which the noise hides; {mend}"

@@ -17,7 +17,7 @@ ACTIONS = {
 
 def app_of(**changed):
     """The project's ClientApp, with other functions for some of its actions."""
-    app = ClientApp(mods=[client_app.guarded])
+    app = ClientApp(mods=[client_app.apply_mods])
     for action, register in ACTIONS.items():
         register(app)(changed.get(action) or getattr(client_app, action))
     return app

@@ -21,7 +21,7 @@ from fedbary.errors import SettingError
 Anything = TypeVar("Anything")
 
 
-def under(prefix: str, held: Mapping[str, Anything]) -> dict[str, Anything]:
+def select_prefix(prefix: str, held: Mapping[str, Anything]) -> dict[str, Anything]:
     """Return the tensors whose names have a prefix, by the rest of their names."""
     return {name.removeprefix(prefix): v for name, v in held.items() if name.startswith(prefix)}
 

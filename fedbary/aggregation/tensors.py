@@ -238,7 +238,7 @@ def aggregate_stack(
     return sums.finish()
 
 
-def mixed(stack: Stack, matrices: Tensor) -> Stack:
+def apply_mixing(stack: Stack, matrices: Tensor) -> Stack:
     """Return the clients' points (m, √v) after mixing; the stack's last is the centre.
 
     Parameters
@@ -286,7 +286,7 @@ def squared_distances(stack: Stack) -> Tensor:
     return distances.square().cpu()
 
 
-def stack_size(clients: int) -> int:
+def chunk_size(clients: int) -> int:
     """Return how many elements to stack at a time, so that memory does not grow with clients."""
     return max(PIECE // 16, min(PIECE, 4 * PIECE // clients))
 
@@ -473,7 +473,7 @@ class _Pieces:
         self._rule, self._bounded = rule, bounded
         self._max_precision_ratio = max_precision_ratio
         self._streamed = rule if isinstance(rule, Rule) and not stacks else None
-        self._size = PIECE if self._streamed else stack_size(len(clients))
+        self._size = PIECE if self._streamed else chunk_size(len(clients))
         self._clients = [[piece_of(client, key, self._size) for key in keys] for client in clients]
         self._kinds = [kind_of(clients[0], key) for key in keys]
         self._count = len(flat_reals(self._kinds[0][0]).split(self._size))
@@ -513,7 +513,7 @@ class _Pieces:
     ) -> tuple[Tensor, Tensor | None]:
         if self._streamed is None:
             stack = self._stack(i)
-            stack = stack if matrices is None else mixed(stack, matrices)
+            stack = stack if matrices is None else apply_mixing(stack, matrices)
             return aggregate_stack(self._rule, stack, shares)
         sums = RunningSums(self._streamed, self._dtype)
         if self._arrays:

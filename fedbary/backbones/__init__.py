@@ -14,7 +14,7 @@ from torch import nn
 
 from fedbary.backbones import _own, _timm, _torchvision, _transformers
 from fedbary.backbones._body import Backbone
-from fedbary.backbones._transformers import Shortened, TextBackbone
+from fedbary.backbones._transformers import TextBackbone, TrimPadding
 from fedbary.data.forms import BACKBONES, FUNCTION, backbone_of, user_path
 from fedbary.data.unchanged import Kept, state_of
 from fedbary.errors import SettingError
@@ -107,7 +107,7 @@ def load_text(
 
     def read() -> TextBackbone:
         body, encoder = _transformers.make(source, weights, tokens, download)
-        return TextBackbone(name, _frozen(body).to(device), Shortened(), encoder)
+        return TextBackbone(name, _frozen(body).to(device), TrimPadding(), encoder)
 
     state = state_of(user_path(source.held if weights == "auto" else weights))
     return _loaded_texts.get((name, weights, tokens, download, device), state, read)

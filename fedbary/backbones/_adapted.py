@@ -98,7 +98,7 @@ def with_gaussians(network: Adapted, bayesian_layers: int, init_log_var: float) 
     return network
 
 
-def require_asked(network: Adapted, shape: tuple[int, ...]) -> None:
+def require_adapters_called(network: Adapted, shape: tuple[int, ...]) -> None:
     """Raise a SettingError if a body answers an image of a shape without asking an adapter."""
     asked: set[str] = set()
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.data.forms import user_path
 from fedbary.errors import SettingError
 from fedbary.parts.imports import said
@@ -86,7 +86,7 @@ class Transform:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Transform images (N, C, H, W), bytes or floats from 0 to 1."""
-        x = self._scaled(inputs(images))
+        x = self._scaled(scale_pixels(images))
         if not self.mean:
             return x
         mean, std = (x.new_tensor(held).view(1, -1, 1, 1) for held in (self.mean, self.std))

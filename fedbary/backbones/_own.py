@@ -9,7 +9,7 @@ from torch import nn
 from fedbary.backbones._body import Transform, fill
 from fedbary.data.forms import DataSource
 from fedbary.errors import SettingError
-from fedbary.parts.imports import called_function, said
+from fedbary.parts.imports import call_own_function, said
 
 
 def make(source: DataSource, weights: str) -> tuple[nn.Module, Transform]:
@@ -23,7 +23,7 @@ def make(source: DataSource, weights: str) -> tuple[nn.Module, Transform]:
         If it cannot be imported or called without arguments, or returns something else.
     """
     name = source.text
-    found = called_function("backbone", name)
+    found = call_own_function("backbone", name)
     body, told = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
     allowed = "a function that returns an nn.Module, or one and a dict of size, mean, std, mode"
     if not isinstance(body, nn.Module) or not isinstance(told, Mapping):

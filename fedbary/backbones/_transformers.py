@@ -126,7 +126,7 @@ class Pooled(nn.Module):
 
 
 @dataclass(frozen=True)
-class Shortened(Transform):
+class TrimPadding(Transform):
     """Cuts tokens (N, L) after the end of the longest text; a graph keeps all of them."""
 
     def __call__(self, tokens: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from threading import Timer
 
 from fedbary.attacks import require_simulation
 from fedbary.errors import RunError, SettingError, Stopped
-from fedbary.launching.launch import launch, prepare
+from fedbary.launching.launch import launch, validate_run
 from fedbary.launching.programs import Killed
 from fedbary.launching.simulation import PROGRAMS, Simulate
 from fedbary.runs.location import (
@@ -131,7 +131,7 @@ def deploy(words: list[str], sites: list[Path]) -> None:
     with claimed_folder(settings, Path.cwd()) as folder:
         try:
             with _announced(settings, "a SuperLink and its SuperNodes"):
-                prepared = prepare(settings, folder, own_data=bool(sites))
+                prepared = validate_run(settings, folder, own_data=bool(sites))
             run_lab(prepared, sites)
         except Stopped:
             going_on = shlex.join([f"output={folder}", "resume=last"])
@@ -147,7 +147,7 @@ def _simulate(settings: Settings, folder: Path, started: Simulate | None = None)
     try:
         with nullcontext(started) if started else PROGRAMS[settings.engine]() as simulate:
             with _announced(settings, "Flower and Ray" if settings.engine == "ray" else ""):
-                prepared = prepare(settings, folder)
+                prepared = validate_run(settings, folder)
             launch(prepared, simulate=simulate)
     except (Stopped, Killed) as end:
         if not (folder / SETTINGS).exists():

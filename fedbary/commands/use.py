@@ -37,7 +37,7 @@ def warnings_told() -> Iterator[None]:
         tell(str(warning.message))
 
 
-def learned(trained: Trained) -> Trained:
+def warn_if_untrained(trained: Trained) -> Trained:
     """Return a trained model; warn if it has learned nothing."""
     from fedbary.runs.failing import verdict
 
@@ -100,7 +100,7 @@ def aligned(found: dict[str, list[object]]) -> Iterator[str]:
         yield "  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True))
 
 
-def kept_to(
+def select_referrals(
     trained: Trained,
     examples: Examples,
     known: Examples | None,
@@ -239,7 +239,7 @@ def predict(
         raise SettingError("--held-out", str(held_out), "only together with --error-rate")
     if confidence is not None and error_rate is None:
         raise SettingError("--confidence", confidence, "only together with --error-rate")
-    trained = learned(load(run, own_code, group))
+    trained = warn_if_untrained(load(run, own_code, group))
     picture = writing.picture_beside(output)
     writing.require_free([output, picture], force)
     examples = read(trained, data, target)
@@ -257,7 +257,7 @@ def predict(
             known = own or trained.evaluation_examples()
             flags = _to_person(trained, prediction, error_rate, known, samples)
         else:
-            flags = kept_to(trained, examples, own or None, error_rate, confidence)
+            flags = select_referrals(trained, examples, own or None, error_rate, confidence)
         columns["to a person"] = flags
     if examples.unknown:
         columns = {**names, **_referred(columns, names, examples.unknown)}
@@ -343,7 +343,7 @@ def evaluate(
     from fedbary.trained import load, writing
     from fedbary.trained.judgement import pictures, scores, set_scores
 
-    trained = learned(load(run, own_code))
+    trained = warn_if_untrained(load(run, own_code))
     writing.require_free([output], force)
     examples = read(trained, data, target, by).known()
     if not examples.names:

@@ -19,7 +19,7 @@ Augment = bool | Literal["crop", "flip"]
 """Random changes of training images: both (True), one of them, or none (False)."""
 
 
-def inputs(batch: Tensor) -> Tensor:
+def scale_pixels(batch: Tensor) -> Tensor:
     """Return images as a network's input in float32: uint8 divided by 255, floats unchanged.
 
     The result has the shape of ``batch``, and lies in [0, 1] for uint8 images. As in the papers, it

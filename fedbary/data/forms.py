@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from fedbary.errors import SettingError
-from fedbary.parts.registry import forms, is_factory, modules
+from fedbary.parts.registry import accepted_forms, is_factory, modules
 
 
 def user_path(path: Path | str) -> Path:
@@ -138,7 +138,7 @@ def endings(function: str = "") -> dict[str, str]:
 
 def elsewhere(*functions: str) -> str:
     """Return the forms of sources that are no path and define a function, for an error."""
-    return ", ".join([*forms("data/sources", functions), "or package.module:function"])
+    return ", ".join([*accepted_forms("data/sources", functions), "or package.module:function"])
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.errors import SettingError
 from fedbary.inference import Local
 
@@ -55,11 +55,11 @@ class Head:
         """Return the summed negative log-likelihood, in nats."""
         return self._of(self.features @ weights.T)
 
-    def slope(self, weights: Tensor) -> Tensor:
+    def gradient(self, weights: Tensor) -> Tensor:
         """Return the gradient of `loss`, (outputs, inputs + 1)."""
-        return self.sloped(weights)[1]
+        return self.loss_and_gradient(weights)[1]
 
-    def sloped(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def loss_and_gradient(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return `loss` and its gradient, in one pass."""
         outputs = (self.features @ weights.T).requires_grad_()
         with torch.enable_grad():
@@ -67,7 +67,7 @@ class Head:
             (pull,) = torch.autograd.grad(loss, outputs)
         return loss.detach(), pull.T @ self.features
 
-    def bent(self, weights: Tensor) -> Tensor:
+    def output_hessians(self, weights: Tensor) -> Tensor:
         """Return the Hessians of every example's loss by its outputs, (n, outputs, outputs)."""
         outputs = (self.features @ weights.T).requires_grad_()
         with torch.enable_grad():
@@ -92,7 +92,7 @@ class Head:
             with torch.no_grad():
                 for x in self.local.x.split(_AT_ONCE):
                     passed.clear()
-                    outputs = model(inputs(x))
+                    outputs = model(scale_pixels(x))
                     if len(passed) != 1 or outputs is not passed[0][1]:
                         allowed = "a network that ends in its linear layer, for inference=laplace"
                         raise SettingError("model", type(model).__name__, allowed)

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fedbary.aggregation.covariance import Quadratic
-from fedbary.data.batches import Augment, batch_source, draw_crops, inputs
+from fedbary.data.batches import Augment, batch_source, draw_crops, scale_pixels
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Factor, Posterior
 from fedbary.inference import Prior, Training
@@ -206,7 +206,7 @@ class Batches:
                 self.total, self.counted = torch.zeros((), device=self.x.device), 0
                 indices, crops = (part.to(self.x.device).split(size) for part in epoch)
                 for here, cropped in zip(indices, crops, strict=True):
-                    yield inputs(take(here, cropped)), self.y[here]
+                    yield scale_pixels(take(here, cropped)), self.y[here]
 
     def epochs(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield for each epoch its examples in their order, and how each is cropped, on the CPU."""

@@ -68,7 +68,7 @@ def settle(local: Local, head: Head) -> dict[str, float]:
     def value(flat: np.ndarray) -> tuple[float, np.ndarray]:
         weights = torch.from_numpy(flat).to(start).view_as(start)
         prior, pull = energy(weights)
-        loss, slope = head.sloped(weights)
+        loss, slope = head.loss_and_gradient(weights)
         return float(power * loss + prior), (power * slope + pull).flatten().cpu().numpy()
 
     flat = start.flatten().cpu().numpy()

@@ -24,7 +24,7 @@ from fedbary.launching.programs import failure
 from fedbary.launching.simulation import PROGRAMS, Simulate
 from fedbary.launching.warm import run_warm
 from fedbary.launching.watcher import temporary_folder
-from fedbary.parts.registry import data_sets
+from fedbary.parts.registry import dataset_names_and_endings
 from fedbary.runs.location import is_whole, require_free, require_startable
 from fedbary.runs.progress import Progress as Round
 from fedbary.runs.progress import duration
@@ -200,7 +200,7 @@ def located(settings: Settings, folder: Path) -> Settings:
     )
 
 
-def prepare(settings: Settings, folder: Path, own_data: bool = False) -> Settings:
+def validate_run(settings: Settings, folder: Path, own_data: bool = False) -> Settings:
     """Find mistakes before the start; return settings with absolute paths.
 
     Data sets are loaded here, and so downloaded once, before several clients would. With `own_data`
@@ -244,7 +244,7 @@ def _folder(run: str) -> str:
 def _require_file(setting: str, settings: Settings) -> None:
     """Raise a SettingError if a data set is neither a known name nor a path."""
     name = dict(settings).get(setting, "none")
-    known, _ = data_sets(data_task(setting, settings.task))
+    known, _ = dataset_names_and_endings(data_task(setting, settings.task))
     source = source_of(name)
     if name in ("none", *known) or source.is_elsewhere:
         return

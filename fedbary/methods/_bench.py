@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Generator, Tensor
 
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.methods._method import Bench, Reply, Server
 from fedbary.methods._sites import one_thread
 from fedbary.predictive.networks import evaluation
@@ -35,7 +35,7 @@ def batches(
     for _ in range(epochs):
         for indices in torch.randperm(len(bench.x), generator=order).split(batch_size):
             here = indices.to(bench.x.device)
-            yield indices, inputs(bench.x[here]), bench.y[here]
+            yield indices, scale_pixels(bench.x[here]), bench.y[here]
 
 
 def stacked(replies: Sequence[Reply], names: Sequence[str], device: torch.device) -> Tensor:

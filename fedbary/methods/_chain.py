@@ -54,7 +54,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Vectors
 from fedbary.methods._curvature import curvature_at_start
@@ -243,5 +243,5 @@ class Chain:
         parts = zip(local.x.split(size), local.y.split(size), strict=True)
         total = torch.zeros_like(self.points.value)
         for x, y in parts:
-            total.add_(self._gradient(inputs(x), y), alpha=len(y) / len(local.x))
+            total.add_(self._gradient(scale_pixels(x), y), alpha=len(y) / len(local.x))
         return total

@@ -22,7 +22,7 @@ from torch.func import jacrev, vmap
 from torch.nn import functional
 
 from fedbary.aggregation.covariance import Structure
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.errors import SettingError
 from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Flat
@@ -159,7 +159,7 @@ def factors(local: Local) -> dict[str, tuple[Tensor, Tensor]]:
     try:
         with evaluation(model):
             for x, y in zip(local.x.split(_AT_A_TIME), local.y.split(_AT_A_TIME), strict=True):
-                loss = local.nll(model(inputs(x)), y) * len(x)
+                loss = local.nll(model(scale_pixels(x)), y) * len(x)
                 leaving = [passed[layer][1] for layer in names]
                 slopes = torch.autograd.grad(loss, leaving, materialize_grads=True)
                 for (layer, own), slope in zip(names.items(), slopes, strict=True):
@@ -330,7 +330,7 @@ def passes(local: Local, at_once: int) -> Iterator[tuple[Tensor, Tensor, Tensor]
     curvature = vmap(jacrev(jacrev(lambda outputs, y: local.nll(outputs[None], y[None]))))
     with evaluation(model):
         for x, y in zip(local.x.split(at_once), local.y.split(at_once), strict=True):
-            features, slopes, outputs = _through(model, layer, inputs(x))
+            features, slopes, outputs = _through(model, layer, scale_pixels(x))
             yield features, slopes, curvature(outputs, y)
 
 

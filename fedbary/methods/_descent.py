@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, jacrev, vmap
 
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Momentum, Vectors
 from fedbary.methods._method import Local, Tensors, weights_of
@@ -127,7 +127,7 @@ def gauss_newton(local: Local) -> dict[str, Tensor]:
 
     model = local.model
     with evaluation(model), torch.no_grad():
-        outputs = model(inputs(local.x[:1])).numel()
+        outputs = model(scale_pixels(local.x[:1])).numel()
     return _mean_over_examples(local, diagonal, outputs)
 
 
@@ -157,7 +157,7 @@ def _mean_over_examples(
     examples = partial(_of_examples, partial(each, call))
     with evaluation(model):
         for x, y in zip(local.x.split(at_once), local.y.split(at_once), strict=True):
-            for name, found in examples(trained, inputs(x), y).items():
+            for name, found in examples(trained, scale_pixels(x), y).items():
                 total[name] += found.sum(0)
     return {name: total[name] / len(local.x) for name in weights_of(total)}
 

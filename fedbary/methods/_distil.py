@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.methods._bench import at_work, batches
 from fedbary.methods._method import Bench, Tensors
 from fedbary.variational.regressor import Regressor
@@ -94,7 +94,9 @@ def answers(bench: Bench, networks: Sequence[Tensors]) -> Tensor:
     found = []
     for network in networks:
         here = {name: tensor.to(bench.x.device) for name, tensor in network.items()}
-        parts = [functional_call(bench.network, here, (inputs(x),)) for x in bench.x.split(AT_ONCE)]
+        parts = [
+            functional_call(bench.network, here, (scale_pixels(x),)) for x in bench.x.split(AT_ONCE)
+        ]
         found.append(torch.cat(parts))
     return torch.stack(found)
 

@@ -55,7 +55,7 @@ from fedbary.methods._method import (
     older,
     whose,
 )
-from fedbary.methods._sites import require_prior
+from fedbary.methods._sites import require_positive_kl_weight
 
 SLOPE, _SITES = "slope", "site/"
 MOST_NUMBERS = 2**25
@@ -154,7 +154,7 @@ class Expanded:
 
     def fit(self, local: Local, received: Tensors) -> Fitted:
         """Find the mode under the cavity, and expand the likelihood there."""
-        require_prior(local, "PVI")
+        require_positive_kl_weight(local, "PVI")
         local.load(received)
         structure, head = self.structure(received), Head(local)
         centre = head.weights
@@ -162,8 +162,11 @@ class Expanded:
         slope = told.pop(SLOPE).view_as(centre)
         metrics = local.infer(Quadratic(structure, told, self.prior_precision, slope, centre))
         mode, power = head.weights, 1 / local.training.kl_weight
-        found = {n: power * t for n, t in structure.expand(head.features, head.bent(mode)).items()}
-        slope = power * head.slope(mode) + structure.product(found)(centre - mode)
+        found = {
+            n: power * t
+            for n, t in structure.expand(head.features, head.output_hessians(mode)).items()
+        }
+        slope = power * head.gradient(mode) + structure.product(found)(centre - mode)
         site = {f"site/{n}": t for n, t in {SLOPE: slope.flatten(), **found}.items()}
         return Fitted({n: t.to(head.layer.weight.dtype) for n, t in site.items()}, metrics)
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 import torch
 from torch import Tensor, nn
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.aggregation.tensors import Empty, new_empty
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
@@ -392,7 +392,7 @@ class Method(Checked):
         A method whose posterior is another says `draws_around`. One that keeps networks says in
         `members` how they predict together; those under `NETWORKS` in its state are found there.
         """
-        return Predictive(model, members=under(NETWORKS, state))
+        return Predictive(model, members=select_prefix(NETWORKS, state))
 
     def joining(self, fields: Mapping[str, Any]) -> Predictor | None:
         """Return how `predictive` joins the members, given its `kind`'s fields; none for None."""
@@ -441,7 +441,7 @@ def of_client(prefix: str, client: str, tensors: Tensors) -> dict[str, Tensor]:
 def by_client(prefix: str, state: Tensors) -> dict[str, dict[str, Tensor]]:
     """Return the tensors of each client under a prefix of a state, in order of the quoted names."""
     found: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in under(prefix, state).items():
+    for key, tensor in select_prefix(prefix, state).items():
         client, _, name = key.partition("/")
         found.setdefault(client, {})[name] = tensor
     return {unquote(client): found[client] for client in sorted(found)}

@@ -42,7 +42,7 @@ from urllib.parse import quote, unquote
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.sums import LARGEST_LOG_VAR, under
+from fedbary.aggregation.sums import LARGEST_LOG_VAR, select_prefix
 from fedbary.gaussian import gaussian_pairs
 from fedbary.methods._method import Arrival, Reply, Server, Tensors, by_client, is_buffer, of_client
 
@@ -157,7 +157,7 @@ def _bounded(tensors: Tensors, like: Tensors) -> Tensors:
 
 def _read(state: Tensors) -> dict[str, Newest]:
     """Return each client's newest change, by client."""
-    counts = {unquote(k): numbers.tolist() for k, numbers in under(_COUNTS, state).items()}
+    counts = {unquote(k): numbers.tolist() for k, numbers in select_prefix(_COUNTS, state).items()}
     return {k: Newest(own, *counts[k]) for k, own in by_client(_NEWEST, state).items()}
 
 

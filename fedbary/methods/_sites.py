@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation.covariance import unpacked
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior, gaussian_pairs
 from fedbary.inference._steps import Steps
@@ -77,13 +77,13 @@ def require_room(setting: str, networks: int, model: Mapping[str, Tensor]) -> No
         One of them.
     """
     each = sum(tensor.numel() * tensor.element_size() for tensor in model.values())
-    room = int(PART * memory())
+    room = int(PART * total_memory())
     if networks * each > room:
         size = f"{networks} networks of {each:,} bytes, {networks * each:,} bytes"
         raise SettingError(setting, size, f"at most {room:,} bytes, half of this machine's memory")
 
 
-def memory() -> int:
+def total_memory() -> int:
     """Return the bytes of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -92,7 +92,7 @@ ROUNDING = 1e-4
 """The part of a matrix's mean eigenvalue that is put down to rounding."""
 
 
-def scatter(triangle: Tensor, size: int, removed: Tensor) -> Tensor:
+def centred_scatter(triangle: Tensor, size: int, removed: Tensor) -> Tensor:
     """Return the mean products of (size) numbers without a part that is due to means.
 
     Raises
@@ -125,7 +125,7 @@ def require_rank(left: Tensor, whole: Tensor, rank: float) -> None:
         raise ValueError(f"products of so few examples have no rank above {max(0, int(rank))}")
 
 
-def require_counts(shares: Tensor, examples: float) -> None:
+def require_whole_counts(shares: Tensor, examples: float) -> None:
     """Raise a ValueError if shares of so many examples are no whole numbers, beyond rounding."""
     counts = shares.double() * examples
     if float((counts - counts.round()).abs().max()) > 1e-3 + 2e-7 * examples:
@@ -192,10 +192,10 @@ MOST = 40.0
 
 def log_vars_of(tensors: Tensors) -> dict[str, Tensor]:
     """Return the log-variances by the names of the weights, held to ±`MOST`."""
-    return {name: t.clamp(-MOST, MOST) for name, t in under(LOG_VARS, tensors).items()}
+    return {name: t.clamp(-MOST, MOST) for name, t in select_prefix(LOG_VARS, tensors).items()}
 
 
-def named_around(log_vars: Tensors) -> dict[str, Tensor]:
+def log_vars_to_state(log_vars: Tensors) -> dict[str, Tensor]:
     """Return log-variances under the keys of the state, held to ±`MOST`."""
     return {LOG_VARS + name: tensor.clamp(-MOST, MOST) for name, tensor in log_vars.items()}
 
@@ -215,13 +215,13 @@ def acting_prior(method: Method, run: Settings) -> Unfit:
         yield "kl_weight", f"above 0 for method={method.name}"
 
 
-def require_prior(local: Local, method: str) -> None:
+def require_positive_kl_weight(local: Local, method: str) -> None:
     """Raise a SettingError if a client's prior does not act, which a site is found by."""
     if local.training.kl_weight == 0:
         raise SettingError("kl_weight", 0, f"above 0 for method={method}")
 
 
-class SiteMethod(Method):
+class ServerFactorMethod(Method):
     """A method of that recursion; the sites lie at the server, so clients keep nothing."""
 
     conditions: ClassVar[Sequence[Conditions]] = (acting_prior,)
@@ -284,7 +284,7 @@ class SiteMethod(Method):
 
     def inferred(self, local: Local, cavity: Factor) -> Fitted:
         """Infer from where the network stands, with a cavity as the prior."""
-        require_prior(local, self.name)
+        require_positive_kl_weight(local, self.name)
         training = replace(local.training, kl_weight=self.rho * local.training.kl_weight)
         local = replace(local, training=training)
         metrics = local.infer(cavity.clipped(LEAST_CAVITY_PRECISION))
@@ -424,7 +424,9 @@ def named_sites(word: str, sites: Mapping[str, Factor]) -> dict[str, Tensor]:
 
 def factor(prefix: str, tensors: Tensors) -> Factor:
     """Return the factor whose tensors have keys with that prefix."""
-    return Factor(under(f"{prefix}/shift/", tensors), under(f"{prefix}/precision/", tensors))
+    return Factor(
+        select_prefix(f"{prefix}/shift/", tensors), select_prefix(f"{prefix}/precision/", tensors)
+    )
 
 
 def factors(word: str, state: Tensors) -> dict[str, Factor]:

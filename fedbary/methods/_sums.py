@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation.covariance import packed, unpacked
-from fedbary.aggregation.sums import under
-from fedbary.data.batches import inputs
+from fedbary.aggregation.sums import select_prefix
+from fedbary.data.batches import scale_pixels
 from fedbary.data.digest import content_hash, row_hashes
 from fedbary.data.mechanism import noised
 from fedbary.errors import SettingError
@@ -44,7 +44,7 @@ from fedbary.methods._method import (
     older,
     whose,
 )
-from fedbary.methods._sites import ROUNDING, scatter
+from fedbary.methods._sites import ROUNDING, centred_scatter
 from fedbary.parts.parameters import Count, NotNegative
 from fedbary.predictive import Predictive
 from fedbary.predictive.mahalanobis import Background
@@ -69,7 +69,7 @@ def by_class(count: float, means: Mapping[str, Tensor]) -> tuple[Tensor, Tensor,
     if shares.min() < 0 or abs(float(shares.sum()) - 1) > 1e-4:
         raise ValueError("the classes' shares are invalid")
     centres = torch.where(shares[:, None] > 0, sums / shares[:, None].clamp_min(1e-30), 0.0)
-    within = scatter(means[PRODUCTS], sums.shape[1], centres.T @ sums)
+    within = centred_scatter(means[PRODUCTS], sums.shape[1], centres.T @ sums)
     return count * shares, centres, count * within
 
 
@@ -357,7 +357,7 @@ class SumsMethod(Method):
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the model, and what tells how far inputs lie from all classes."""
-        told = under(_BACKGROUND, state)
+        told = select_prefix(_BACKGROUND, state)
         return Predictive(model, background=Background.of(told))
 
     def _held(self, features: Tensor) -> Tensor:
@@ -454,5 +454,5 @@ def _entering(local: Local, weight: str, x: Tensor) -> Tensor:
         torch.no_grad(),
         layer.register_forward_hook(lambda _, entering, __: passed.append(entering[0])),
     ):
-        local.model(inputs(x))
+        local.model(scale_pixels(x))
     return passed[0]

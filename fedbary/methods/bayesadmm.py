@@ -44,12 +44,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbary.gaussian import Factor
-from fedbary.methods._sites import SiteMethod
+from fedbary.methods._sites import ServerFactorMethod
 from fedbary.parts.parameters import Positive, Share
 
 
 @dataclass(frozen=True)
-class BayesADMM(SiteMethod):
+class BayesADMM(ServerFactorMethod):
     """Bayesian ADMM: sites as dual variables, the server between their product and the mean.
 
     Parameters

@@ -42,7 +42,7 @@ from fedbary.aggregation.covariance import packed, unpacked
 from fedbary.errors import SettingError
 from fedbary.methods._conditions import Unfit
 from fedbary.methods._method import Method, Server, Tensors, completed
-from fedbary.methods._sites import require_rank, scatter
+from fedbary.methods._sites import centred_scatter, require_rank
 from fedbary.methods._sums import LastLayer, SumsMethod, head_names, total_of
 from fedbary.methods.ridge import best_ridge
 from fedbary.parts.parameters import Count
@@ -164,7 +164,7 @@ def _centred(means: Tensors) -> tuple[Tensor, Tensor]:
         If no examples have such sums.
     """
     size = len(_products(means))
-    whole = scatter(means[PRODUCTS], size, torch.zeros(size, size, dtype=torch.float64))
+    whole = centred_scatter(means[PRODUCTS], size, torch.zeros(size, size, dtype=torch.float64))
     if abs(float(whole[-2, -2]) - 1) > 1e-4:
         raise ValueError("the mean of ones is not 1")
     kept = _without_ones(whole)

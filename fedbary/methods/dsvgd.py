@@ -65,7 +65,7 @@ from urllib.parse import quote
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.errors import SettingError
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, by_client, shares
 from fedbary.methods._particles import (
@@ -145,7 +145,7 @@ class DSVGD(Method):
     def send(self, server: Server, client: str) -> Tensors:
         """Return the model, the global particles, and the client's where it has some."""
         prefix = _GLOBAL if server.state else _START
-        site = under(_site(client), server.state)
+        site = select_prefix(_site(client), server.state)
         return {**server.model, **named(prefix, self._start(server)), **named(_SITE, site)}
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
@@ -153,8 +153,8 @@ class DSVGD(Method):
         model = {name: received[name] for name in local.model.state_dict()}
         require_room("particles", self.particles, model)
         local.load(model)
-        together, site = under(_GLOBAL, received), under(_SITE, received)
-        swarm = Swarm(local, together or under(_START, received))
+        together, site = select_prefix(_GLOBAL, received), select_prefix(_SITE, received)
+        swarm = Swarm(local, together or select_prefix(_START, received))
         prior = Normal(self.prior_std)
 
         def density(held: Tensors) -> Density:
@@ -181,7 +181,7 @@ class DSVGD(Method):
             moves = [self._density(rows) for rows in found]
             counts = torch.ones(found[0].shape[1], dtype=torch.bool)
             for reply, rows, q_k in zip(replies, found, moves, strict=True):
-                held = under(_site(reply.client), state)
+                held = select_prefix(_site(reply.client), state)
                 start = matrix(held, like).double() if held else rows
                 t = self._density(start) if held else prior
                 carried = q.precision >= t.precision
@@ -203,12 +203,12 @@ class DSVGD(Method):
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the global particles."""
-        return Predictive(model, members=under(_GLOBAL, state))
+        return Predictive(model, members=select_prefix(_GLOBAL, state))
 
     def _start(self, server: Server) -> dict[str, Tensor]:
         """Return the global particles; before the first round that counts, ones drawn anew."""
         seed = derive_seed(server.seed, "particles")
-        return under(_GLOBAL, server.state) or scattered(
+        return select_prefix(_GLOBAL, server.state) or scattered(
             server.model, self.particles, self.init_std, seed
         )
 

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation import aggregate
-from fedbary.aggregation.sums import normalised, under
+from fedbary.aggregation.sums import normalised, select_prefix
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods._fast_sgd import fit as fit_regression
@@ -128,7 +128,7 @@ class FedAG(Method):
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the clients' networks of the last round that counted, and the Gaussian of them."""
-        networks = under(NETWORKS, state)
+        networks = select_prefix(NETWORKS, state)
         if newest := [*by_client(_NEWEST, state).values()]:
             floating = [name for name, tensor in newest[0].items() if tensor.is_floating_point()]
             networks = stacked([{name: own[name] for name in floating} for own in newest])

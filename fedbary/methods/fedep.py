@@ -44,12 +44,12 @@ from torch import Tensor
 from fedbary.gaussian import Factor
 from fedbary.inference._vectors import effective_size
 from fedbary.methods._method import Fitted, Local, Tensors
-from fedbary.methods._sites import SiteMethod, factor
+from fedbary.methods._sites import ServerFactorMethod, factor
 from fedbary.parts.parameters import BelowOne, NotNegative, Share
 
 
 @dataclass(frozen=True)
-class FedEP(SiteMethod):
+class FedEP(ServerFactorMethod):
     """Federated expectation propagation (Guo et al. 2023).
 
     Parameters

@@ -47,8 +47,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from fedbary.aggregation.sums import under
-from fedbary.data.batches import inputs
+from fedbary.aggregation.sums import select_prefix
+from fedbary.data.batches import scale_pixels
 from fedbary.inference._vectors import Vectors
 from fedbary.methods._conditions import one_class
 from fedbary.methods._descent import Descent
@@ -136,7 +136,7 @@ class FedHBMixture(Method):
 
     def _gate(self, local: Local, received: Tensors, own: Tensors) -> dict[str, Tensor]:
         """Train the gate to name the centres that the client's network is near."""
-        gate = under(_GATE, received)
+        gate = select_prefix(_GATE, received)
         if self.centres == 1:
             return gate
         squares = [_squared_distance(own, centre) for centre in self._centres(received)]
@@ -191,7 +191,7 @@ class FedHBMixture(Method):
         """Return the centres, each a network, and as the last member the gate of the others."""
         if not state:
             return Predictive(model)
-        centres = completed(under(_CENTRE, state), model)
+        centres = completed(select_prefix(_CENTRE, state), model)
         members = {n: torch.cat([t, state[_GATE + n][None]]) for n, t in centres.items()}
         return Predictive(model, members=members, kind=Gated(self.centres))
 
@@ -222,5 +222,5 @@ def _nll(local: Local, network: Tensors) -> float:
     local.load(network)
     local.model.eval()
     parts = zip(local.x.split(500), local.y.split(500), strict=True)
-    total = sum(float(local.nll(local.model(inputs(x)), y)) * len(y) for x, y in parts)
+    total = sum(float(local.nll(local.model(scale_pixels(x)), y)) * len(y) for x, y in parts)
     return total / len(local.y)

@@ -68,7 +68,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior, gaussian_pairs
 from fedbary.inference._steps import Steps
 from fedbary.inference._vectors import Flat
@@ -167,7 +167,7 @@ class FedPop(Method):
             for name, tensor in received.items()
             if not name.endswith(LOG_VAR_SUFFIX)
         }
-        members |= {n + MEAN_SUFFIX: t for n, t in under(_SAMPLE, kept).items()}
+        members |= {n + MEAN_SUFFIX: t for n, t in select_prefix(_SAMPLE, kept).items()}
         return Predictive(model, members=members)
 
     def reply_like(self, model: Tensors) -> Tensors:

@@ -47,7 +47,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods._particles import (
     Normal,
@@ -113,7 +113,7 @@ class FedWBA(Method):
         start = kept or scattered(model, self.particles, self.init_std, local.seed)
         swarm = Swarm(local, start)
         prior: Score = Normal(self.prior_std)
-        if together := under(_PARTICLES, received):
+        if together := select_prefix(_PARTICLES, received):
             prior = Smooth(swarm.pack(together).to(swarm.x), self.width)
         metrics = swarm.climb(prior, 1.0)
         found = swarm.networks()
@@ -142,7 +142,7 @@ class FedWBA(Method):
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the global particles."""
-        return Predictive(model, members=under(_PARTICLES, state))
+        return Predictive(model, members=select_prefix(_PARTICLES, state))
 
 
 def barycentre(clouds: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.gaussian import Posterior
 from fedbary.methods._descent import Descent, fisher
 from fedbary.methods._method import (
@@ -104,7 +104,9 @@ class FOLA(Method):
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
         """Train under the pull of the global posterior, and take the Fisher."""
         local.load(received)
-        pull = {name: self.strength * tensor for name, tensor in under(FISHER, received).items()}
+        pull = {
+            name: self.strength * tensor for name, tensor in select_prefix(FISHER, received).items()
+        }
         descent = Descent(local, pull=pull or None)
         for _ in descent:
             pass

@@ -50,7 +50,7 @@ from urllib.parse import quote, unquote
 import torch
 
 from fedbary.aggregation import DIVERGENCES, RULES, AnyRule, Rule, aggregate, aggregate_tensors
-from fedbary.aggregation.sums import LARGEST_LOG_VAR, normalised, under
+from fedbary.aggregation.sums import LARGEST_LOG_VAR, normalised, select_prefix
 from fedbary.aggregation.tensors import new_empty
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
@@ -156,12 +156,12 @@ class Hierarchy(Barycentre):
 
     def groups_of(self, state: Tensors) -> dict[str, str]:
         """Return each client's group, from the state after a round."""
-        numbers = under(_OF, state)
+        numbers = select_prefix(_OF, state)
         return {unquote(site): self._labels[int(number)] for site, number in numbers.items()}
 
     def model_of(self, state: Tensors, group: str) -> Tensors:
         """Return a group's model from the state after a round; none before its first reply."""
-        return under(f"{_MODEL}{quote(group, safe='')}/", state)
+        return select_prefix(f"{_MODEL}{quote(group, safe='')}/", state)
 
     def send(self, server: Server, client: str) -> Tensors:
         """Return the model of the client's group; the global one before there is one."""
@@ -174,7 +174,7 @@ class Hierarchy(Barycentre):
 
     def personal(self, local: Local, received: Tensors, kept: Tensors) -> Predictive | None:
         """Return the model of the client's group."""
-        own = under(OWN, received)
+        own = select_prefix(OWN, received)
         return Predictive(own) if own else None
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:

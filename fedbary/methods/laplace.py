@@ -109,7 +109,9 @@ class Laplace(Method):
         mean, curvature = pooled(replies, weights_of(server.model), self.prior_precision / examples)
         log_vars = {name: -(examples * tensor).log() for name, tensor in curvature.items()}
         like = server.model
-        state = _sites.named_around({name: t.to(like[name].dtype) for name, t in log_vars.items()})
+        state = _sites.log_vars_to_state(
+            {name: t.to(like[name].dtype) for name, t in log_vars.items()}
+        )
         return {**model, **mean}, state
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:

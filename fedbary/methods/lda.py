@@ -58,7 +58,7 @@ from fedbary.data.mechanism import Release, noise_multiplier
 from fedbary.errors import SettingError
 from fedbary.methods._conditions import Unfit, one_class
 from fedbary.methods._method import Inherited, Local, Tensors
-from fedbary.methods._sites import require_counts, require_rank
+from fedbary.methods._sites import require_rank, require_whole_counts
 from fedbary.methods._sums import (
     FEATURES,
     PRODUCTS,
@@ -226,7 +226,7 @@ class LDA(SumsMethod):
             return
         shares, _, within = by_class(1.0, means)
         if examples is not None:
-            require_counts(shares, examples)
+            require_whole_counts(shares, examples)
             whole = unpacked(means[PRODUCTS].double(), len(within))
             require_rank(within, whole, round(examples) - int((shares > 0).sum()))
 

@@ -58,7 +58,7 @@ from fedbary.gaussian import Factor, gaussian_pairs
 from fedbary.methods._conditions import Unfit
 from fedbary.methods._expanded import Expanded
 from fedbary.methods._method import Arrival, Fitted, Inherited, Local, Reply, Server, Tensors
-from fedbary.methods._sites import SiteMethod
+from fedbary.methods._sites import ServerFactorMethod
 from fedbary.parts.parameters import Positive, ShareOrZero
 from fedbary.settings.config import Settings
 from fedbary.settings.owners import models, task_kind
@@ -83,7 +83,7 @@ def of_sites(method: PVI, run: Settings) -> Unfit:
 
 
 @dataclass(frozen=True)
-class PVI(SiteMethod):
+class PVI(ServerFactorMethod):
     """Partitioned variational inference (Bui et al. 2018), synchronous or one client at a time.
 
     Parameters

@@ -99,12 +99,15 @@ class SWAG(Method):
         log_var = (squares * (self.scale / taken)).log()
         model = local.state()
         frozen = {n: torch.full_like(model[n], -_sites.MOST) for n in weights_of(model)}
-        found = _sites.named_around({**frozen, **descent.named(log_var)})
+        found = _sites.log_vars_to_state({**frozen, **descent.named(log_var)})
         return Fitted({**model, **found}, descent.metrics)
 
     def reply_like(self, model: Tensors) -> Tensors:
         """Return a model, and a log-variance for each of its weights."""
-        return {**model, **_sites.named_around({name: model[name] for name in weights_of(model)})}
+        return {
+            **model,
+            **_sites.log_vars_to_state({name: model[name] for name in weights_of(model)}),
+        }
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Take the rule's aggregate of the Gaussians; buffers are averaged."""
@@ -115,7 +118,7 @@ class SWAG(Method):
             posteriors.append(Posterior(means, _sites.log_vars_of(reply.tensors)))
         found = aggregate(self.rule, posteriors, [reply.weight for reply in replies])
         model = {**weighted_mean(replies, list(server.model)), **found.mean}
-        return model, _sites.named_around(found.log_var)
+        return model, _sites.log_vars_to_state(found.log_var)
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
         """Return the Gaussian around the global model."""

@@ -36,7 +36,7 @@ def own_function(setting: str, name: str, called: str) -> Callable[..., Any]:
     return found
 
 
-def called_function(setting: str, name: str) -> Any:
+def call_own_function(setting: str, name: str) -> Any:
     """Return the result of the function ``package.module:function``, called without arguments.
 
     Raises

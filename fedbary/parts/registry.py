@@ -45,7 +45,7 @@ def _texts(folder: Path) -> Mapping[str, str]:
     return {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in public}
 
 
-def forms(package: str, functions: Sequence[str] = ()) -> tuple[str, ...]:
+def accepted_forms(package: str, functions: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the ``FORM`` of each module of a package that defines one of some functions."""
     wanted = functions or ("",)
     texts = [
@@ -66,7 +66,7 @@ def predictors() -> Mapping[str, str]:
 
 
 @cache
-def words() -> tuple[str, ...]:
+def parameter_names() -> tuple[str, ...]:
     """Return the names of all parts' parameters, in order: fields of classes below `Checked`."""
     texts = (f.read_text("utf-8") for room in _OF_PARTS for f in (_PACKAGE / room).glob("*.py"))
     found = [own for text in texts for own in _CLASS.findall(text)]
@@ -83,7 +83,7 @@ def is_factory(name: str) -> bool:
     return bool(separator) and all(map(str.isidentifier, [*module.split("."), function]))
 
 
-def data_sets(task: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def dataset_names_and_endings(task: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names that a task's `dataset` may have, and the endings of files that it reads.
 
     They are in ``reads`` of the task's class or of its base: a folder of modules, the function that
@@ -96,7 +96,9 @@ def data_sets(task: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         reads = own[1]
     else:
         (above,) = re.findall(r"^class \w+\((\w+)", text, re.M)
-        return data_sets(next(name for name in modules("tasks") if name == above.lower()))
+        return dataset_names_and_endings(
+            next(name for name in modules("tasks") if name == above.lower())
+        )
     if not reads:
         return ("none",), ("",)
     room, function, *endings = reads.split()

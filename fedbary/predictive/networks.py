@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.gaussian import Posterior, variance_power
 from fedbary.variational import gaussian_layers
 from fedbary.variational.layers import normal_like, sample_weights
@@ -71,7 +71,7 @@ def batches(model: nn.Module, x: Tensor, batch_size: int) -> Iterator[Tensor]:
     """Yield the inputs in parts, as the model takes them, on its device."""
     device = device_of(model)
     for batch in x.split(batch_size):
-        yield inputs(batch.to(device))
+        yield scale_pixels(batch.to(device))
 
 
 def answers_of(model: nn.Module, networks: Sequence[Network], batch: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
 from fedbary.parts.parameters import Checked, Count, ShareOrZero, parameters_of
@@ -122,7 +122,7 @@ class Predictive:
         Networks are drawn tensor by tensor: the order decides a seed's draws.
         """
         held = dict(sorted(tensors.items()))
-        model, posterior, members = (under(f"{group}/", held) for group in GROUPS)
+        model, posterior, members = (select_prefix(f"{group}/", held) for group in GROUPS)
         by = Posterior.from_state_dict(posterior)
         return cls(model, by, members, kind, noise_var=noise_var)
 

@@ -127,7 +127,7 @@ def write(results: Results, document: Document, metrics: Sequence[Metric]) -> No
     compared = [rank, *[m for m in scored if m != rank][:2]]
     compared = [m for m in compared if not (few and m.column.startswith("ece"))]
     for condition, rows in grouped(last, "condition"):
-        named = by_rank(rows, rank)
+        named = sort_methods_by_mean(rows, rank)
         document.heading(condition, 3)
         document.table(*_table(named, metrics))
         _add_differences(results, document, named, compared)
@@ -217,7 +217,7 @@ def _first_of(runs: Iterable[object]) -> Markup:
     return listed([*names[:NAMED], *more])
 
 
-def by_rank(rows: pd.DataFrame, rank: Metric) -> Named:
+def sort_methods_by_mean(rows: pd.DataFrame, rank: Metric) -> Named:
     """Return each method's runs, those of the best mean first; unscored ones come last."""
     sign = 1 if rank.lower_is_better else -1
     named = list(grouped(rows, "name"))

@@ -229,7 +229,7 @@ def pairs_table(
     tested = bool(len(found)) and found["test"].notna().all()
     rows = []
     for row, *more in zip(found.itertuples(), *lead.values(), strict=True):
-        cells = [f"{row.first} − {row.second}", *map(str, more), difference(row), better(row)]
+        cells = [f"{row.first} − {row.second}", *map(str, more), difference(row), format_wins(row)]
         cells += [p_value(row.t_test), p_value(row.wilcoxon)]
         rows.append([*cells, shares(row)] if tested else cells)
     labels = {metric.label for metric in found.get("metric", ())}
@@ -247,7 +247,7 @@ def difference(found: Any) -> str:
     return f"{found.metric.difference(found)}{lacking}"
 
 
-def better(found: Any) -> str:
+def format_wins(found: Any) -> str:
     """Return the number of pairs in which the first side is better, and the number of ties.
 
     A dash stands for a score without a better direction.

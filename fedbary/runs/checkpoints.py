@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.errors import SettingError
 from fedbary.runs.whole import read_tensors, write_tensors
 from fedbary.settings.config import bookkeeping
@@ -108,7 +108,7 @@ def _read(file: Path, others: list[str]) -> Checkpoint:
     except (OSError, ValueError) as error:
         allowed = " or ".join(["an undamaged checkpoint", *others])
         raise SettingError(f"checkpoint {file}", error, allowed) from None
-    parts = under("arrays.", tensors), under("strategy.", tensors)
+    parts = select_prefix("arrays.", tensors), select_prefix("strategy.", tensors)
     return Checkpoint(int(marks["round"]), marks["settings"], marks["metrics"], *parts)
 
 

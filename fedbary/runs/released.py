@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.data.mechanism import Release, epsilon_of
 from fedbary.errors import SettingError
 from fedbary.runs.whole import private_folder, read_tensors, write_tensors
@@ -77,7 +77,7 @@ class Releases(ABC):
         else:
             log.info("Sums of these %d examples were released before %s: the same noisy sums are "
                      "sent again, which tells nothing more. %s", count, what, over)  # fmt: skip
-        return under(_SENT, held[release.question])
+        return select_prefix(_SENT, held[release.question])
 
     def spent(self, examples: Tensor, delta: float) -> float:
         """Return the largest ε that one of some examples has over all releases, for a δ."""

@@ -24,7 +24,7 @@ from fedbary.parts.parameters import (
     Share,
     parameters_of,
 )
-from fedbary.parts.registry import data_sets, is_factory, modules, predictors, rules
+from fedbary.parts.registry import dataset_names_and_endings, is_factory, modules, predictors, rules
 from fedbary.parts.registry import methods as names_of_methods
 from fedbary.settings.modes import MODES, Asynchronous, Synchronous
 from fedbary.settings.owners import divergences, methods, task_kind
@@ -228,7 +228,7 @@ def data_task(setting: str, task: str) -> str:
 
 def require_data(setting: str, value: str, task: str) -> None:
     """Raise a SettingError unless a setting names data in a form that a run's task reads."""
-    known, files = data_sets(data_task(setting, task))
+    known, files = dataset_names_and_endings(data_task(setting, task))
     source, is_file = source_of(value), value.lower().endswith(files)
     if value in ("none", *known) or is_file or source.is_path or source.is_elsewhere:
         return

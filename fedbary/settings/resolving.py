@@ -15,7 +15,7 @@ from fedbary.data.forms import require_backbone
 from fedbary.data.partition import PARTITIONS
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import NONE, Parameter, Value, allowed
-from fedbary.parts.registry import is_factory, words
+from fedbary.parts.registry import is_factory, parameter_names
 from fedbary.settings.combinations import conflicts
 from fedbary.settings.model import Settings, require_data, require_registered
 from fedbary.settings.owners import layers_of, methods, names, owned_by, owners, usual_of
@@ -192,7 +192,7 @@ def _require_known(values: Mapping[str, Any]) -> None:
     """
     if is_factory(str(values["task"])) or values["partition"] not in PARTITIONS:
         return
-    known = [*Settings.model_fields, *words()]
+    known = [*Settings.model_fields, *parameter_names()]
     for key in map(str, values):
         if key not in known and (close := difflib.get_close_matches(key, known, 1, MISSPELT)):
             raise SettingError("unknown setting", key, f"{close[0]}, perhaps")

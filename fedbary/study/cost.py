@@ -22,7 +22,7 @@ ROUND_OVERHEAD = 1.15
 """Factor of a round's time over its clients' training: aggregation and evaluation."""
 
 
-class Cost:
+class RuntimeEstimator:
     """Estimates of runs' seconds.
 
     Parameters

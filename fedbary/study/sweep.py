@@ -16,17 +16,17 @@ from rich.console import Console
 from rich.table import Table
 
 from fedbary.errors import RunError, SettingError, one_line
-from fedbary.launching.launch import launch, located, prepare, progress_bar
+from fedbary.launching.launch import launch, located, progress_bar, validate_run
 from fedbary.launching.programs import Killed
 from fedbary.launching.warm import Lost
 from fedbary.runs.location import is_whole, locked, require_free
 from fedbary.runs.progress import duration
 from fedbary.runs.resume import is_changed, resumable
 from fedbary.settings.config import Settings, bookkeeping
-from fedbary.study.cost import Cost
+from fedbary.study.cost import RuntimeEstimator
 from fedbary.study.grid import Experiment
 from fedbary.study.table import (
-    differing_setting,
+    find_mismatch,
     is_table,
     public,
     read_run,
@@ -131,7 +131,7 @@ class SweepFolder:
     def _require_same(self, name: str, settings: Settings) -> None:
         wanted = settings.model_dump(exclude=set(bookkeeping()))
         rows = self.done[name]
-        if (different := differing_setting(rows, public(wanted))) is not None:
+        if (different := find_mismatch(rows, public(wanted))) is not None:
             has = rows.iloc[0][different]
             allowed = f"{has}, with which {name} was run in {self.path}, or another --results"
             raise SettingError(different, wanted[different], allowed)
@@ -147,7 +147,7 @@ def default_jobs(experiment: Experiment) -> int:
 
 def plan(experiment: Experiment, results: SweepFolder, jobs: int, console: Console) -> None:
     """Print each run of the grid: done or not, and its estimated time."""
-    cost = Cost(list(results.done.values()))
+    cost = RuntimeEstimator(list(results.done.values()))
     listing = Table("run", "state", "estimate", title=experiment.title)
     left, unknown = 0.0, 0
     for name, settings in experiment.runs.items():
@@ -181,7 +181,7 @@ def sweep(
     write_about(results.path, experiment.title, experiment.about)
     results.write()
     console.print(f"{len(experiment.runs) - len(todo)} of {len(experiment.runs)} runs are done")
-    cost = Cost(list(results.done.values()))
+    cost = RuntimeEstimator(list(results.done.values()))
     weights = {name: cost.seconds(s) or 60.0 for name, s in todo.items()}
     waiting, running = dict(todo), dict[Future[None], str]()
     failed: dict[str, str] = {}
@@ -246,7 +246,7 @@ def _begun(
         if again is None:
             results.put_aside(name)
             results.log(name).write_bytes(b"")
-        return pool.submit(_run, prepare(again or settings, folder), results.log(name))
+        return pool.submit(_run, validate_run(again or settings, folder), results.log(name))
     except Exception as error:  # noqa: BLE001 - the other runs go on
         found.set_exception(error)
     return found

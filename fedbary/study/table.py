@@ -288,7 +288,7 @@ def with_methods(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(rule=table["rule"].where(method.isin(by_rule), method))
 
 
-def differing_setting(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | None:
+def find_mismatch(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | None:
     """Return the first setting that the table has for a run with another value; None if none.
 
     Settings that the table lacks for the run are ignored.

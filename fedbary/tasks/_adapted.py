@@ -12,7 +12,7 @@ from fedbary.backbones import Backbone
 from fedbary.backbones._adapted import (
     Adapted,
     adapted,
-    require_asked,
+    require_adapters_called,
     with_gaussians,
 )
 from fedbary.models import build
@@ -78,14 +78,14 @@ def adapted_network(
     how = Adapters(own.rank, own.targets, own.lora_alpha)
     network = adapted(backbone, head, how, derive_seed(seed, "adapters"))
     if (backbone, how, shape) not in _TRIED:
-        require_asked(network, shape)
+        require_adapters_called(network, shape)
         _TRIED.add((backbone, how, shape))
     init_log_var = settings.local.init_log_var
     network = with_gaussians(network, settings.bayesian_layers, init_log_var)
     return as_it_trains(settings, keep_frozen(network), shape, (outputs,))
 
 
-def merged_where_still(outcome: Outcome) -> Outcome:
+def merge_shared_adapters(outcome: Outcome) -> Outcome:
     """Return an outcome with its adapters merged, if all networks that predict share these."""
     model = outcome.model
     drawn = any(name.startswith("body.") for name in outcome.predictive.posterior.log_var)

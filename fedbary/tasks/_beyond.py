@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
-from fedbary.data.batches import CORRUPTIONS, STRENGTHS, corrupted, inputs
+from fedbary.data.batches import CORRUPTIONS, STRENGTHS, corrupted, scale_pixels
 from fedbary.predictive import Prediction
 from fedbary.scores.metrics import auroc, evaluate
 from fedbary.tasks._classes import ECE_BINS
@@ -59,7 +59,7 @@ def on_corrupted(
     ece_bins
         Bins of the ECE.
     """
-    plain = inputs(images.cpu())
+    plain = scale_pixels(images.cpu())
     return {
         kind: {
             str(strength + 1): evaluate(

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.data.deal import Shard, evaluation_data
 from fedbary.data.examples import Examples
 from fedbary.data.formats.npz import read_npz_arrays
@@ -451,7 +451,7 @@ class Classes(Task):
         temperature = self.temperature(outcome) or 1.0
 
         def answered(x: Tensor) -> dict[str, Tensor]:
-            logits = answers(inputs(self.traced(x, facts)))
+            logits = answers(scale_pixels(self.traced(x, facts)))
             found = kind.joined(logits, by, adjusted).tempered(temperature)
             return {
                 "probs": found.probs,

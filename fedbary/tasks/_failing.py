@@ -15,7 +15,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
 from fedbary.data import deal
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.predictive import Forecast, Prediction
 from fedbary.predictive.networks import evaluation
 from fedbary.runs import schema
@@ -73,7 +73,7 @@ def classes_failing(
     found = no_better(scores, torch.bincount(labels).tolist())
     if not found:
         return {}
-    if layer := dead_layer(model, inputs(x[:LOOKED_AT])):
+    if layer := dead_layer(model, scale_pixels(x[:LOOKED_AT])):
         found = f"layer {layer} is dead, it passes on the same for every input; {found}"
     elif len(prediction.probs.argmax(1).unique()) == 1:
         found = f"every input gets the same answer; {found}"

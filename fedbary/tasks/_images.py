@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedbary.data.batches import Augment, inputs
+from fedbary.data.batches import Augment, scale_pixels
 from fedbary.data.image_layout import ImageLayout, of_pictures, parse_classes, parse_shape
 from fedbary.data.images import Dataset, load
 from fedbary.errors import SettingError
@@ -121,7 +121,7 @@ def ood_images(settings: Settings) -> Tensor | None:
 
 @lru_cache(maxsize=4)
 def _in_shape(other: Dataset, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    images = inputs(other.x_test)
+    images = scale_pixels(other.x_test)
     if len(shape) == 1:
         return images.to(device)
     channels, height, width = shape

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedbary.backbones import Backbone
 from fedbary.data import deal
-from fedbary.data.batches import Augment, inputs, require_pixels
+from fedbary.data.batches import Augment, require_pixels, scale_pixels
 from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
 from fedbary.data.image_examples import own_notes, own_shard, read_images
@@ -73,7 +73,7 @@ class Classification(Classes):
         if self.pretrained is not None and self.settings.dataset != "none":
             self.pretrained.transform.require(self.held.x_train)
         if self.own.corruptions:
-            require_pixels(inputs(deal.evaluation_data(self.held, self.deal)[0]))
+            require_pixels(scale_pixels(deal.evaluation_data(self.held, self.deal)[0]))
         if self.own.augment not in ("auto", False) and len(self.signature().shape) == 1:
             raise SettingError("augment", self.own.augment, "auto or false for features")
 
@@ -237,7 +237,7 @@ class Classification(Classes):
 
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
         """Return what `predict` does to a batch; adapters without draws are merged."""
-        return super().graph(_adapted.merged_where_still(outcome), facts, seed)
+        return super().graph(_adapted.merge_shared_adapters(outcome), facts, seed)
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""

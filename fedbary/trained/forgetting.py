@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.data.standardise import Standardiser, renewed
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Server, method_of
@@ -281,7 +281,7 @@ def _divided(
     """Return the rest of a run of full sites without one of them, in the units of all."""
     method = method_of(settings)
     assert isinstance(method, PVI)
-    server = Server(checkpoint.arrays, under(METHOD_STATE, checkpoint.strategy))
+    server = Server(checkpoint.arrays, select_prefix(METHOD_STATE, checkpoint.strategy))
     model, state = method.expanded.without(server, site)
     method.check_state(model, state)
     return Remaining(model, state, facts, {}, 0.0)
@@ -310,7 +310,7 @@ def _without(
     """Return the rest of a run without a site."""
     method = method_of(settings)
     assert isinstance(method, SumsMethod)
-    held = under(METHOD_STATE, checkpoint.strategy)
+    held = select_prefix(METHOD_STATE, checkpoint.strategy)
     sites, names = sites_of(held), sorted({*map(whose, sites_of(held))})
     if site not in names:
         raise SettingError("site", site, f"one whose sums the run holds: {', '.join(names)}")

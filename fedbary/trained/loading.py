@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.data.examples import Examples
 from fedbary.data.forms import user_path
 from fedbary.data.unchanged import one_state
@@ -143,7 +143,7 @@ def of_group(trained: Trained, folder: Path, group: str) -> Trained:
         raise SettingError("group", group, "none with calibrate: the global model's temperature")
     if settings.of_task(OfGuarantees).conformal is not None:
         raise SettingError("group", group, "none with conformal: sets are the global model's")
-    state = under(METHOD_STATE, load_checkpoint(folder, "last").strategy)
+    state = select_prefix(METHOD_STATE, load_checkpoint(folder, "last").strategy)
     if not (model := method.model_of(state, group)):
         groups = sorted({*method.groups_of(state).values()})
         raise SettingError("group", group, f"a group of this run: {', '.join(groups)}")

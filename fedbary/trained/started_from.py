@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedbary.aggregation.sums import under
+from fedbary.aggregation.sums import select_prefix
 from fedbary.data.forms import content_of, user_path
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
@@ -181,7 +181,7 @@ def read_earlier_run(settings: Settings, facts: str) -> EarlierRun | None:
             number,
             hashlib.sha256(content_of(folder / POSTERIOR)).hexdigest(),
             checkpoint.arrays,
-            under(METHOD_STATE, checkpoint.strategy),
+            select_prefix(METHOD_STATE, checkpoint.strategy),
             Posterior.from_state_dict(tensors_of(folder, Path(POSTERIOR).stem)),
             tensors_of(folder, facts) if facts else {},
             before,

@@ -21,8 +21,8 @@ from fedbary.report.results import (
     MAIN,
     NLL,
     Metric,
-    better,
     difference,
+    format_wins,
     marked,
 )
 from fedbary.study.table import read_table
@@ -134,7 +134,7 @@ def differences_table(last: pd.DataFrame) -> str:
         for dataset, both in sides(last)
         for metric in (ACCURACY, NLL, ECE_15, ECE_100, BRIER, DETECTION[0])
     ]
-    first = ("RKLB − FedAvg [95 %]", difference), ("RKLB better", better)
+    first = ("RKLB − FedAvg [95 %]", difference), ("RKLB better", format_wins)
     return maker.table(("", ""), rows, [*first, maker.P, maker.seen("seen from")])
 
 

@@ -17,9 +17,9 @@ from fedbary.report.results import (
     ECE_100,
     NLL,
     Metric,
-    better,
     difference,
     differences,
+    format_wins,
     p_value,
 )
 from fedbary.scores.stats import corrected
@@ -110,7 +110,7 @@ def draws_table(rows: pd.DataFrame) -> str:
     order = sorted(every, key=lambda each: [*DIFFER].index(each[0][:2]))
     body = [
         ((f"{one} − {two}", draws), [text for row in own.itertuples()
-         for text in (difference(row), better(row), p_value(row.t_test))])
+         for text in (difference(row), format_wins(row), p_value(row.t_test))])
         for (one, two, draws), own in order
     ]  # fmt: skip
     head = [text for m in DRAWN for text in (f"{m.label} [95 %]", "first better", "p, t-test")]

@@ -142,7 +142,7 @@ def run_inline(settings: Settings, folder: Path) -> None:
     run(grid, settings, folder)
 
 
-def run_file(file: Path, run: Callable[[Settings, Path], None]) -> None:
+def run_settings_file(file: Path, run: Callable[[Settings, Path], None]) -> None:
     """Run the settings of a file in the folder that they name; an error ends the process."""
     from fedbary.runs.location import claimed_folder
 
@@ -161,7 +161,7 @@ def main() -> None:
     """Run the settings file that the command line names; it may be a pipe, and come late."""
     for module in ("fedbary.client_app.answers", "fedbary.server_app.experiment"):
         import_module(module)
-    run_file(Path(sys.argv[1]), run_inline)
+    run_settings_file(Path(sys.argv[1]), run_inline)
 
 
 if __name__ == "__main__":

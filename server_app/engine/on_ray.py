@@ -133,9 +133,9 @@ def main() -> None:
         ray.init(**RAY_OPTIONS, _system_config={"max_direct_call_object_size": DIRECT_BYTES})
     imports.join()
     if file := sys.stdin.readline().rstrip("\n"):
-        from fedbary.server_app.engine.inline import run_file
+        from fedbary.server_app.engine.inline import run_settings_file
 
-        run_file(Path(file), run_simulated)
+        run_settings_file(Path(file), run_simulated)
 
 
 if __name__ == "__main__":

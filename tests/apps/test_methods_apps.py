@@ -26,9 +26,9 @@ from runs_of import lines
 
 from fedbary import client_app
 from fedbary.errors import SettingError
-from fedbary.launching.launch import prepare
+from fedbary.launching.launch import validate_run
 from fedbary.methods import METHODS, require_method
-from fedbary.methods._sites import SiteMethod
+from fedbary.methods._sites import ServerFactorMethod
 from fedbary.methods._sums import SumsMethod
 from fedbary.methods.lda import LDA
 from fedbary.server_app import run
@@ -201,12 +201,14 @@ def test_a_model_of_the_other_kind_is_refused_before_the_start(name):
 def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, named, tmp_path):
     chosen = resolve({**QUICK, "output": str(tmp_path / "run"), **words})
     with pytest.raises(SettingError, match=named):
-        prepare(chosen, tmp_path / "run")
+        validate_run(chosen, tmp_path / "run")
     with pytest.raises(SettingError, match=named):
         run_inline(chosen, tmp_path / "run")
 
 
-@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if issubclass(m, SiteMethod)])
+@pytest.mark.parametrize(
+    "name", [n for n, m in METHODS.items() if issubclass(m, ServerFactorMethod)]
+)
 def test_a_prior_that_does_not_act_is_refused_where_sites_need_one(name):
     with pytest.raises(SettingError, match=f"kl_weight: 0.*above 0 for method={name}"):
         resolve({"method": name, "kl_weight": 0})

@@ -9,7 +9,7 @@ from runs_of import lines, same, tensors
 from fedbary import Posterior
 from fedbary.data.deal import evaluation_data, training_data
 from fedbary.errors import SettingError
-from fedbary.launching.launch import prepare
+from fedbary.launching.launch import validate_run
 from fedbary.methods.fedag import fit_gaussian
 from fedbary.predictive.regression import RegressionStandardiser
 from fedbary.scores.regression import score
@@ -117,7 +117,7 @@ def test_barycentres_of_local_posteriors_regress_too(rule, tmp_path):
 )  # fmt: skip
 def test_what_does_not_fit_is_one_line(name, value, tmp_path):
     with pytest.raises(SettingError) as caught:
-        prepare(settings(**{name: value}), tmp_path / "run")
+        validate_run(settings(**{name: value}), tmp_path / "run")
     assert caught.value.setting == name and "\n" not in str(caught.value)
 
 
@@ -137,7 +137,7 @@ def test_another_method_is_led_to_the_protocol_with_its_noise():
 def test_files_that_are_no_regression_are_refused(cells, said, tmp_path):
     (tmp_path / "bad.csv").write_text(cells)
     with pytest.raises(SettingError, match=said):
-        prepare(settings(dataset=str(tmp_path / "bad.csv")), tmp_path / "run")
+        validate_run(settings(dataset=str(tmp_path / "bad.csv")), tmp_path / "run")
 
 
 @pytest.mark.parametrize("count", [0, None])

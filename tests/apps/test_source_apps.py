@@ -8,7 +8,7 @@ from PIL import Image
 from runs_of import SHORT, lines, tensors
 
 from fedbary import client_app
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.data.image_examples import own_data as data_of
 from fedbary.data.image_layout import ImageLayout
 from fedbary.server_app import run
@@ -58,7 +58,7 @@ def test_sites_with_pictures_of_mixed_sizes_normalise_together(tmp_path, caplog)
     run(federation(chosen, paths), chosen, tmp_path / "run")
     assert "'cow'; expected folders named cat, dog" in caplog.text
     layout = ImageLayout((1, 8, 8), ("cat", "dog"))
-    pixels = torch.cat([inputs(data_of(str(path), layout, "crop")[0]) for path in paths[:2]])
+    pixels = torch.cat([scale_pixels(data_of(str(path), layout, "crop")[0]) for path in paths[:2]])
     found = tensors(tmp_path / "run", "normaliser")
     assert float(found["mean"]) == pytest.approx(float(pixels.double().mean()), rel=1e-12)
     assert float(found["std"]) == pytest.approx(float(pixels.double().std(correction=0)), rel=1e-12)

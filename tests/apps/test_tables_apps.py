@@ -10,7 +10,7 @@ from fedbary import client_app
 from fedbary.data.deal import Deal, evaluation_data, rows
 from fedbary.data.tables import load_labelled
 from fedbary.errors import SettingError
-from fedbary.launching.launch import prepare
+from fedbary.launching.launch import validate_run
 from fedbary.scores.tables import score
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid, run_inline
@@ -109,7 +109,7 @@ def test_sites_hold_files_of_their_own_with_text_and_one_that_does_not_fit_is_le
     nodes = [{"data-path": path, "name": path[-5]} for path in paths]
     nodes.append({"data-path": csv(tmp_path, "c.csv", ("m", "f"), 3), "name": "c"})
     chosen = settings(dataset=server, target="outcome", classes="lived,died")
-    prepare(chosen, tmp_path / "run", own_data=True)
+    validate_run(chosen, tmp_path / "run", own_data=True)
     run(InlineGrid(client_app.app, nodes, chosen.model_dump()), chosen, tmp_path / "run")
     last = lines(tmp_path / "run")[-1]
     assert [client["site"] for client in last["clients"]] == ["a", "b"]
@@ -138,7 +138,7 @@ def test_sites_hold_files_of_their_own_with_text_and_one_that_does_not_fit_is_le
 )
 def test_what_does_not_fit_is_one_line(changes, said, tmp_path):
     with pytest.raises(SettingError, match=said) as caught:
-        prepare(settings(**changes), tmp_path / "run")
+        validate_run(settings(**changes), tmp_path / "run")
     assert "\n" not in str(caught.value)
 
 
@@ -154,7 +154,7 @@ def test_rows_of_another_file_are_tested_and_others_are_out_of_distribution(tmp_
         dataset=named["train"], test_dataset=named["test"], ood_dataset=named["far"],
         min_examples=1, holdout=0.0,
     )  # fmt: skip
-    prepare(chosen, tmp_path / "run")
+    validate_run(chosen, tmp_path / "run")
     run_inline(chosen, tmp_path / "run")
     tested = task_of(chosen).evaluation_examples()
     assert np.array_equal(tested.x.numpy(), x[60:])
@@ -168,4 +168,4 @@ def test_foreign_rows_without_a_column_are_refused_before_the_run(tmp_path):
     np.savez(tmp_path / "far.npz", x=np.zeros((4, 2)))
     chosen = settings(ood_dataset=str(tmp_path / "far.npz"))
     with pytest.raises(SettingError, match="missing"):
-        prepare(chosen, tmp_path / "run")
+        validate_run(chosen, tmp_path / "run")

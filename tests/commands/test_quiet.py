@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from fedbary.commands import start
-from fedbary.launching.launch import prepare
+from fedbary.launching.launch import validate_run
 from fedbary.launching.programs import run_program
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
@@ -51,6 +51,6 @@ def test_what_is_odd_about_data_is_said_by_the_run_and_not_before_it_too(tmp_pat
         file.write_text(f"mass,y\n{rows}")
     words = {"task": "tables", "engine": "inline", "clients": 2, "device": "cpu"}
     with warnings.catch_warnings(action="error"):
-        prepare(resolve({**words, "dataset": str(tried)}), tmp_path / "run")
+        validate_run(resolve({**words, "dataset": str(tried)}), tmp_path / "run")
     with pytest.warns(UserWarning, match="numbers with 'kg'"):
         task_of(resolve({**words, "dataset": str(run)})).check(own_data=False)

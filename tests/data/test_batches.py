@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedbary.data.batches import batch_source, draw_crops, inputs
+from fedbary.data.batches import batch_source, draw_crops, scale_pixels
 
 
 def test_inputs_scales_bytes_and_keeps_floats():
     image = torch.tensor([0, 51, 255], dtype=torch.uint8)
-    assert torch.equal(inputs(image), torch.tensor([0, 0.2, 1]))
+    assert torch.equal(scale_pixels(image), torch.tensor([0, 0.2, 1]))
     assert image.tolist() == [0, 51, 255]
     floats = torch.tensor([-3.0, 0.5])
-    assert torch.equal(inputs(floats), floats)
+    assert torch.equal(scale_pixels(floats), floats)
 
 
 def images(n=40, side=12, channels=3):
@@ -56,7 +56,7 @@ def test_augmented_images_are_crops_of_the_padded_image():
     indices = torch.arange(1500) % 3
     batch = taken(x, True, indices, generator)
     assert batch.shape == (1500, 3, 12, 12) and batch.dtype == torch.uint8
-    assert inputs(batch).is_contiguous()
+    assert scale_pixels(batch).is_contiguous()
     seen = [views[i][crop.numpy().tobytes()] for i, crop in zip(indices, batch, strict=True)]
     assert len(set(seen)) == 162
     flips = np.mean([flip for *_, flip in seen])

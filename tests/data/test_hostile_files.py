@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from PIL import Image, ImageFile
 
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.data.formats.npz import read_npz_arrays
 from fedbary.data.image_examples import own_data
 from fedbary.data.image_files import FORMATS, LARGEST_FILE, read_image
@@ -186,7 +186,7 @@ def test_floats_that_run_to_255_are_refused_and_scaled_ones_are_what_bytes_are(t
     np.savez(tmp_path / "bytes.npz", x=PIXELS, y=LABELS)
     np.savez(tmp_path / "scaled.npz", x=PIXELS / np.float32(255), y=LABELS)
     one, other = (own_data(str(tmp_path / f"{n}.npz"), TASK)[0] for n in ("bytes", "scaled"))
-    assert torch.equal(inputs(one), inputs(other))
+    assert torch.equal(scale_pixels(one), scale_pixels(other))
     standardised = (PIXELS - PIXELS.mean()) / PIXELS.std()
     np.savez(tmp_path / "standardised.npz", x=standardised, y=LABELS)
     assert refused(own_data, str(tmp_path / "standardised.npz"), TASK) is None

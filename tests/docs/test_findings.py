@@ -7,7 +7,7 @@ import yaml
 from runs_of import network, same
 from scipy.stats import ttest_1samp, ttest_rel
 
-from fedbary.report.results import ACCURACY, BRIER, DETECTION, ECE_15, ECE_100, NLL, better
+from fedbary.report.results import ACCURACY, BRIER, DETECTION, ECE_15, ECE_100, NLL, format_wins
 from fedbary.settings.config import resolve
 from fedbary.study.table import FORMAT, read_table, result_rows, write_table
 from findings._docs import ROOT
@@ -74,7 +74,7 @@ def test_ties_are_nobody_s_wins():
             for s, vs in (("a", one), ("b", two))
             for i, v in enumerate(vs)
         )
-        return better(of_pair(pd.DataFrame(sides), ("a", "b"), metric))
+        return format_wins(of_pair(pd.DataFrame(sides), ("a", "b"), metric))
 
     one, two = [1.0, 2.0, 3.0], [1.0, 3.0, 2.0]
     assert told(BRIER, one, two) == told(ACCURACY, one, two) == "1 of 3, 1 equal"

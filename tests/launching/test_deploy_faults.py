@@ -14,7 +14,7 @@ from processes import MARK, servers_of, wait_until
 from runs_of import lines
 
 from fedbary.launching.deploy import lab, site_configs
-from fedbary.launching.launch import prepare
+from fedbary.launching.launch import validate_run
 from fedbary.launching.superlink import write_certificates, write_site_key
 from fedbary.settings.config import resolve
 
@@ -58,7 +58,7 @@ def test_strangers_are_refused_and_a_killed_server_and_a_killed_site_do_not_end_
     monkeypatch.setenv(MARK, str(tmp_path))
     folder, output = tmp_path / "lab", tmp_path / "run"
     folder.mkdir()
-    chosen = prepare(resolve(OWN), output, own_data=True)
+    chosen = validate_run(resolve(OWN), output, own_data=True)
     with lab(folder, site_configs(sites)) as federation:
         foreign = tmp_path / "foreign"
         foreign.mkdir()

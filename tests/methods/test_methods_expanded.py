@@ -284,8 +284,8 @@ def test_the_central_mode_is_a_fixed_point_whatever_the_structure(covariance):
     for k, part in enumerate(parts):
         model.load_state_dict(exact)
         head = Head(local(model, *part, functional.cross_entropy))
-        site = structure.expand(head.features, head.bent(head.weights))
-        for name, tensor in {"slope": head.slope(head.weights).flatten(), **site}.items():
+        site = structure.expand(head.features, head.output_hessians(head.weights))
+        for name, tensor in {"slope": head.gradient(head.weights).flatten(), **site}.items():
             state[f"site/site%2F{k}/{name}"] = tensor
     method = PVI(covariance=covariance, prior_std=PRIOR_STD)
     found, _ = rounds(method, model, parts, functional.cross_entropy, 2, state=state)

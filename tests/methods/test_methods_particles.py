@@ -238,7 +238,7 @@ def test_what_is_not_trained_stays_and_each_particle_has_statistics_of_its_own(n
 
 @pytest.mark.parametrize("name", ["DSVGD", "FedWBA"])
 def test_particles_of_a_big_network_are_refused_with_their_bytes(name, monkeypatch):
-    monkeypatch.setattr(_sites, "memory", lambda: 10_000)
+    monkeypatch.setattr(_sites, "total_memory", lambda: 10_000)
     big, small = method_named(name)(particles=50), method_named(name)(particles=5)
     local = job(Mixed(), *classes(0), nn.functional.cross_entropy)
     sent = small.send(Server(Mixed().state_dict(), {}), "a")

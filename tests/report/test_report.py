@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
 from fedbary.report.document import Document
-from fedbary.report.report import beside_plain, by_rank, metrics_of, write, write_report
+from fedbary.report.report import (
+    beside_plain,
+    metrics_of,
+    sort_methods_by_mean,
+    write,
+    write_report,
+)
 from fedbary.report.results import ACCURACY, NLL, Results, differences, marked, pairs_table
 from fedbary.scores.stats import corrected, paired
 from fedbary.study.table import COMMON, ROUNDS, RUNS, read_table, with_methods, write_table
@@ -204,7 +210,7 @@ def test_a_difference_that_every_seed_shows_is_told_and_noise_is_not(five):
 
 
 def named_of(table, folder):
-    return by_rank(Results.of(table, folder).last, NLL)
+    return sort_methods_by_mean(Results.of(table, folder).last, NLL)
 
 
 def means_of(table, folder):

@@ -9,7 +9,7 @@ import yaml
 from runs_of import SHORT, timeless_lines
 
 from fedbary.errors import SettingError
-from fedbary.launching.launch import prepare
+from fedbary.launching.launch import validate_run
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 
@@ -60,9 +60,9 @@ def test_a_run_goes_on_from_each(states, tmp_path):
         if (there / "posterior.safetensors").exists():
             left_whole += 1
             with pytest.raises(SettingError, match="this one has ended"):
-                prepare(resolve(words), there)
+                validate_run(resolve(words), there)
         else:
-            run_inline(prepare(resolve(words), there), there)
+            run_inline(validate_run(resolve(words), there), there)
         assert ended(there) == ended(whole), sorted(content(folder))
         assert not list(there.glob("*.partial"))
     assert left_whole < 5, "the run wrote much after its end"

@@ -25,7 +25,7 @@ from processes import MARK, ran, servers_of, wait_until
 from runs_of import SHORT, timeless_lines
 
 from fedbary.launching.deploy import lab, partition_configs
-from fedbary.launching.launch import prepare
+from fedbary.launching.launch import validate_run
 from fedbary.launching.warm import run_warm
 from fedbary.settings.config import resolve
 
@@ -169,7 +169,7 @@ def test_real_servers(whole, chance, tmp_path, monkeypatch):
     monkeypatch.setenv(MARK, str(tmp_path))
     (tmp_path / "lab").mkdir()
     folder, lock = tmp_path / "run", tmp_path / "run" / ".lock"
-    chosen = prepare(resolve({**SMALL, "resume": "last", "output": str(folder)}), folder)
+    chosen = validate_run(resolve({**SMALL, "resume": "last", "output": str(folder)}), folder)
     killed, most = 0, max(1, BUDGET // 50)
     with lab(tmp_path / "lab", partition_configs(chosen)) as federation:
         while killed < most or not (folder / "posterior.safetensors").exists():

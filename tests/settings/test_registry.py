@@ -74,7 +74,7 @@ def test_a_wrong_name_is_found_before_pytorch_is_imported(tmp_path):
 
 def test_the_words_in_files_are_those_of_the_parts():
     parts = (own for kinds in owners().values() for own in kinds.values())
-    assert {word for own in parts for word in own} <= {*registry.words()}
+    assert {word for own in parts for word in own} <= {*registry.parameter_names()}
 
 
 def test_names_are_those_that_importing_finds():

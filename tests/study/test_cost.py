@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedbary.settings.config import completed
-from fedbary.study.cost import START_SECONDS, Cost
+from fedbary.study.cost import START_SECONDS, RuntimeEstimator
 from fedbary.study.table import read_table
 
 RESULTS = Path(__file__).resolve().parents[2] / "findings" / "best"
@@ -14,7 +14,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "findings" / "best"
 @pytest.fixture(scope="module")
 def cost():
     """Of runs that were made before there were methods and parts of the training data."""
-    return Cost([rows for _, rows in read_table(RESULTS).groupby("run")])
+    return RuntimeEstimator([rows for _, rows in read_table(RESULTS).groupby("run")])
 
 
 def of(cost, **changes):

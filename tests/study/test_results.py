@@ -7,7 +7,7 @@ from every_method import NIGHT
 
 from fedbary.settings.config import bookkeeping
 from fedbary.study.grid import read_experiment
-from fedbary.study.table import differing_setting, is_table, public, read_table
+from fedbary.study.table import find_mismatch, is_table, public, read_table
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ("rules/grid.yaml", "rules/cifar10/grid.yaml", "hostile/adaptive/grid.yaml")
@@ -29,4 +29,4 @@ def test_what_a_table_has_of_a_grid_is_not_asked_to_be_run_again(grid):
     assert known.keys() <= experiment.runs.keys()
     for name, rows in known.items():
         wanted = experiment.runs[name].model_dump(exclude=set(bookkeeping()))
-        assert differing_setting(rows, public(wanted)) is None
+        assert find_mismatch(rows, public(wanted)) is None

@@ -17,7 +17,7 @@ from every_method import NIGHT, night
 from processes import wait_until
 
 from fedbary.settings.config import resolve
-from fedbary.study.cost import Cost
+from fedbary.study.cost import RuntimeEstimator
 from fedbary.study.table import (
     COMMON,
     FORMAT,
@@ -313,7 +313,7 @@ def test_the_runs_of_a_killed_sweep_end_with_it_or_are_not_started_beside_themse
 def test_the_time_of_a_run_is_taken_from_like_runs(swept):
     folder, _ = swept
     rows = read_run(GOOD, folder / "out" / "runs" / GOOD)
-    cost = Cost([rows.assign(seconds=30.0)])
+    cost = RuntimeEstimator([rows.assign(seconds=30.0)])
     like = resolve({**QUICK, "rule": "RKLB", "bayesian_layers": 2})
     longer = like.model_copy(update={"rounds": 4})
     assert cost.seconds(longer) - cost.seconds(like) == pytest.approx(90.0)

@@ -8,7 +8,7 @@ import yaml
 
 from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
-from fedbary.study.cost import Cost
+from fedbary.study.cost import RuntimeEstimator
 from fedbary.study.grid import Experiment
 from fedbary.study.sweep import SweepFolder
 from fedbary.study.table import (
@@ -16,7 +16,7 @@ from fedbary.study.table import (
     FORMAT,
     ROUNDS,
     RUNS,
-    differing_setting,
+    find_mismatch,
     joined,
     read_about,
     read_table,
@@ -116,9 +116,9 @@ def test_two_sweeps_of_a_folder_keep_each_others_runs(tmp_path):
 def test_numbers_that_the_table_rounds_are_still_the_same_setting():
     rows = pd.DataFrame({"lr": [0.0333333], "rule": ["WB"], "download": [True], "pixels": [None]})
     same = {"lr": 1 / 30, "rule": "WB", "download": True, "pixels": "unit", "newer": 1}
-    assert differing_setting(rows, same) is None
-    assert differing_setting(rows, {**same, "lr": 0.0334}) == "lr"
-    assert differing_setting(rows, {**same, "rule": "EAA"}) == "rule"
+    assert find_mismatch(rows, same) is None
+    assert find_mismatch(rows, {**same, "lr": 0.0334}) == "lr"
+    assert find_mismatch(rows, {**same, "rule": "EAA"}) == "rule"
 
 
 def test_an_interrupted_write_leaves_the_old_table(tmp_path, monkeypatch):
@@ -132,7 +132,7 @@ def test_an_interrupted_write_leaves_the_old_table(tmp_path, monkeypatch):
 
 def test_the_time_of_a_run_without_data_is_unknown(tmp_path):
     settings = resolve({"dataset": "svhn", "data_dir": str(tmp_path)})
-    assert Cost([]).seconds(settings) is None
+    assert RuntimeEstimator([]).seconds(settings) is None
 
 
 @pytest.mark.parametrize("title", ["What the grid says", "Another"])

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 import fedbary
 from fedbary.data import deal
-from fedbary.data.batches import inputs
+from fedbary.data.batches import scale_pixels
 from fedbary.data.images import Normaliser, pixel_sums
 from fedbary.errors import SettingError
 from fedbary.server_app.engine.inline import run_inline
@@ -32,7 +32,7 @@ def run(tmp_path_factory):
 
 def pooled(task):
     shards = [deal.client_shard(task.held, task.deal, 4, client) for client in range(4)]
-    return torch.cat([inputs(shard.x) for shard in shards]).double()
+    return torch.cat([scale_pixels(shard.x) for shard in shards]).double()
 
 
 @pytest.mark.slow

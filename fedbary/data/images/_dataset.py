@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbary.data.batches import Augment, inputs
+from fedbary.data.batches import Augment, scale_pixels
 from fedbary.data.deal import tenth_of_all
 from fedbary.data.formats.npz import NAMES, PARTS, read_npz_arrays
 from fedbary.data.image_folder import named
@@ -315,7 +315,7 @@ class Normaliser:
             x.new_tensor(held, dtype=torch.float32).view(-1, *[1] * (x.ndim - 2))
             for held in (self.mean, self.std)
         )
-        found = (inputs(x) - mean).div_(std)
+        found = (scale_pixels(x) - mean).div_(std)
         if not self.projection:
             return found
         return found @ x.new_tensor(self.projection).view(len(self.mean), -1)
@@ -326,5 +326,5 @@ def pixel_sums(x: Tensor, shift: Tensor) -> Sums:
 
     For features (N, C) they are the sums of each column.
     """
-    parts = (inputs(part).movedim(1, -1).reshape(-1, x.shape[1]) for part in x.split(AT_ONCE))
+    parts = (scale_pixels(part).movedim(1, -1).reshape(-1, x.shape[1]) for part in x.split(AT_ONCE))
     return functools.reduce(operator.add, (Sums.of(part.cpu(), shift) for part in parts))

@@ -29,7 +29,7 @@ CARD, SETTINGS = "README.md", ".huggingface.yaml"
 _PLACES = ("data_files", "data_dir")
 
 
-def require_local(folder: Path) -> None:
+def require_paths_inside(folder: Path) -> None:
     """Raise a ValueError if files of a local data set lie outside of its folder.
 
     For a local folder nothing may be fetched, nor read from elsewhere on this machine.
@@ -126,7 +126,7 @@ def load_hub(source: DataSource, reading: Reading) -> tuple[Any, Any | None]:
             found = datasets.load_dataset("parquet", data_files=str(here), cache_dir=cache)
         else:
             if here is not None:
-                require_local(here)
+                require_paths_inside(here)
             names = (str(here), None) if here else (source.place, source.part or None)
             found = datasets.load_dataset(*names, cache_dir=cache)
     except Exception as error:  # noqa: BLE001 - files and networks raise many kinds
