@@ -1,4 +1,4 @@
-"""Settings as the one key of a Flower run's config."""
+"""Settings as the keys of a Flower run's config."""
 
 from __future__ import annotations
 
@@ -20,22 +20,26 @@ _PARTS = re.compile(
 def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:
     """Return the settings of a Flower run.
 
-    `flwr run --run-config` may set only keys that pyproject.toml lists: it lists one, `settings`,
-    which holds words as on the command line, ``'settings="rule=WB rounds=3"'``. "" means the
-    defaults of simulation.yaml. Words that give every setting are taken as they are.
+    `flwr run --run-config` may set only keys that pyproject.toml lists. It lists every setting,
+    each "", which means the default of simulation.yaml. A hyphen in a key counts as an underscore.
+    The key `settings` holds words as on the command line, ``'settings="rule=WB rounds=3"'``. Words
+    that give every setting are taken as they are.
 
     Raises
     ------
     SettingError
-        If a word names no setting, holds what is not allowed, or has no use in the run.
+        If a key or a word names no setting, holds what is not allowed, or has no use in the run; or
+        if a setting has both.
     """
-    given = dict(run_config)
+    given = {key.replace("-", "_"): value for key, value in run_config.items() if value != ""}
     try:
         words = shlex.split(_without_comments(str(given.pop("settings", ""))))
     except ValueError as error:
         raise SettingError("settings", error, "words of the form key=value") from None
-    given |= parse_overrides(words)
-    return resolve(given)
+    named = parse_overrides(words)
+    for name in given.keys() & named.keys():
+        raise SettingError(name, given[name], f"one value; `settings` has {name}={named[name]}")
+    return resolve(given | named)
 
 
 def _without_comments(text: str) -> str:

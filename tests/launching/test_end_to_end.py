@@ -128,7 +128,7 @@ def test_a_run_that_fails_exits_with_an_error(tmp_path):
 def test_plain_flwr_run_takes_the_federation_as_it_is_and_run_config_over_the_file(tmp_path):
     environment = flower_environment(tmp_path)
     output = tmp_path / "run"
-    config = f'settings="rule=WB rounds=1 local_epochs=1 samples=2 output={output}"'
+    config = f"rule='WB' rounds=1 local_epochs=1 samples=2 output='{output}'"
     command = [str(BIN / "flwr"), "run", str(ROOT), "local", "--stream", "--run-config", config]
     with superlink(environment, tmp_path) as wait:
         wait()

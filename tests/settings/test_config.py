@@ -4,7 +4,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import run_config_keys
 import yaml
+from flwr.common.config import fuse_dicts, parse_config_args
 
 from fedbary.aggregation import DIVERGENCES, RULES
 from fedbary.attacks import attack_named
@@ -37,10 +39,39 @@ def test_simulation_yaml_names_every_setting_and_no_other():
     assert set(values) == set(Settings.model_fields)
 
 
-def test_pyproject_has_one_run_config_key_and_is_no_second_place_of_defaults():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert project["tool"]["flwr"]["app"]["config"] == {"settings": ""}
-    assert "federations" not in project["tool"]["flwr"]
+def test_pyproject_has_a_run_config_key_for_each_setting_and_is_no_second_place_of_defaults():
+    """If not: PYTHONPATH=. python tests/run_config_keys.py."""
+    project = (ROOT / "pyproject.toml").read_text()
+    assert run_config_keys.text() in project
+    flower = tomllib.loads(project)["tool"]["flwr"]
+    assert {*flower["app"]["config"].values()} == {""}
+    assert resolve_run_config(flower["app"]["config"]) == resolve({})
+    assert "federations" not in flower
+
+
+@pytest.mark.parametrize("words", [
+    "rule='WB' rounds=3", "method='FedProx' mu=0.1 lr=0.02", "task='tables' hidden-units=8",
+    "classes='benign, malignant' input_shape='1x8x8' pictures=false", "local-epochs=1 clients=4",
+    "method='PVI' inference='laplace' covariance='full'", "seed=3 holdout=0.2 conformal=0.9",
+    "partition='iid' settings='rounds=2'", "mode='async' buffer=2",
+    "dataset='breast_cancer' task='tables'",
+])  # fmt: skip
+def test_flower_s_own_run_config_is_the_command_line_s_words(words):
+    """Read and fused as Flower does: a key that pyproject.toml lacks would be refused there."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    given = parse_config_args([words])
+    fused = fuse_dicts(listed, {key.replace("-", "_"): value for key, value in given.items()})
+    own = {key: value for key, value in given.items() if key != "settings"}
+    more = parse_overrides(str(given.get("settings", "")).split())
+    assert resolve_run_config(fused) == resolve_run_config(given)
+    assert resolve_run_config(given) == resolve(
+        {k.replace("-", "_"): v for k, v in own.items()} | more
+    )
+
+
+def test_a_setting_has_one_value_in_a_run_config():
+    with pytest.raises(SettingError, match="^rounds: 3; expected one value"):
+        resolve_run_config({"rounds": 3, "settings": "rounds=2"})
 
 
 def test_no_setting_has_a_default_in_code():
