@@ -22,8 +22,8 @@ from fedbary.methods import Fitted
 from fedbary.runs.location import CLIENTS
 from fedbary.runs.own_code import require_same_code
 from fedbary.runs.released import take_released
-from fedbary.settings.config import Settings
-from fedbary.settings.run_config import resolve_run_config
+from fedbary.settings.config import Settings, resolve
+from fedbary.settings.run_config import given_in
 from fedbary.strategies.answering import Request
 from fedbary.strategies.client import Client
 from fedbary.strategies.federation import COUNTED_KEY, EXAMPLES_KEY
@@ -101,8 +101,8 @@ class Node:
 
 def node_of(context: Context) -> Node:
     """Return the node of a context, and set its number of torch threads."""
-    settings = _resolve(tuple(sorted(context.run_config.items())))
     site = site_from(context.node_config)
+    settings = _resolve(tuple(sorted(context.run_config.items())), site.partitions)
     if site.partition is not None and site.data_path:
         settings = settings.model_copy(update={"data_dir": site.data_path})
     if weights := context.node_config.get("backbone-weights"):
@@ -112,8 +112,11 @@ def node_of(context: Context) -> Node:
 
 
 @lru_cache(maxsize=4)
-def _resolve(run_config: tuple[tuple[str, str | int | float | bool], ...]) -> Settings:
-    return resolve_run_config(dict(run_config))
+def _resolve(
+    run_config: tuple[tuple[str, str | int | float | bool], ...], partitions: int
+) -> Settings:
+    clients = {"clients": partitions} if partitions else {}
+    return resolve(clients | given_in(dict(run_config)))
 
 
 _FACT = "fact."

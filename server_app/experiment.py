@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from logging import ERROR, INFO, LogRecord
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid
 
 from fedbary.attacks import require_simulation
 from fedbary.data.unchanged import one_state
-from fedbary.errors import RunError, last_words
+from fedbary.errors import RunError, SettingError, last_words
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
 from fedbary.runs.ending import end_with_parent, spare_imports
@@ -36,9 +37,9 @@ from fedbary.server_app.roster.asker import Asker
 from fedbary.server_app.roster.member import left_out_of, require_enough
 from fedbary.server_app.roster.roster import Roster, end_simulation
 from fedbary.server_app.rounds import until_stale
-from fedbary.settings.config import Settings
+from fedbary.settings.config import Settings, resolve
 from fedbary.settings.modes import Synchronous, require_real_time, require_virtual_time
-from fedbary.settings.run_config import resolve_run_config
+from fedbary.settings.run_config import given_in
 from fedbary.strategies import CompressedGrid
 from fedbary.strategies.admission import Stalled
 from fedbary.strategies.internals import FLOWER_LOGGER as logger
@@ -58,8 +59,10 @@ def main(grid: Grid, context: Context) -> None:
     end_with_parent()
     draw_without_screen()
     try:
-        settings = resolve_run_config(context.run_config)
-        if not is_simulated(grid):
+        simulated = is_simulated(grid)
+        nodes = len([*grid.get_node_ids()]) if simulated else 0
+        settings = settings_of(context.run_config, nodes)
+        if not simulated:
             require_simulation(settings.attack)
             require_real_time(settings)
             grid = guarded(grid)
@@ -71,6 +74,45 @@ def main(grid: Grid, context: Context) -> None:
             if is_simulated(grid):
                 end_simulation()
         raise
+
+
+def settings_of(run_config: Mapping[str, Any], nodes: int) -> Settings:
+    """Return the settings of a Flower run; `clients` is the number of a simulation's nodes.
+
+    Parameters
+    ----------
+    run_config
+        Flower's.
+    nodes
+        The number of nodes that Flower simulates; 0 for real ones.
+
+    Raises
+    ------
+    SettingError
+        If the settings are not allowed, or ask for what only Flower's federation can give.
+    """
+    given = given_in(run_config)
+    if not nodes or Settings.model_fields.keys() <= given.keys():  # all of them: fedbary simulate
+        return resolve(given)
+    for name, option in SHARES.items():
+        if name in given:
+            allowed = f"no value in flwr run; --federation-config '{option}={given[name]}' sets it"
+            raise SettingError(name, given[name], allowed)
+    asked = given.get("clients", nodes)
+    flag = "--federation-config 'num-supernodes="
+    if str(asked) != str(nodes):
+        allowed = f"{nodes}, as Flower's federation has; {flag}{asked}' changes that"
+        raise SettingError("clients", asked, allowed)
+    if "clients" not in given:
+        log(INFO, "Flower's federation has %d clients; %s10' makes it ten", nodes, flag)
+    return resolve({**given, "clients": nodes})
+
+
+SHARES = {
+    "cpus_per_client": "client-resources-num-cpus",
+    "gpus_per_client": "client-resources-num-gpus",
+}
+"""Settings that do not reach Ray in `flwr run`, with Flower's own options."""
 
 
 def _say(said: str) -> None:

@@ -31,6 +31,17 @@ def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:
         If a key or a word names no setting, holds what is not allowed, or has no use in the run; or
         if a setting has both.
     """
+    return resolve(given_in(run_config))
+
+
+def given_in(run_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a run config gives, by name, those among its words too.
+
+    Raises
+    ------
+    SettingError
+        If the words cannot be read, or a setting has two values.
+    """
     given = {key.replace("-", "_"): value for key, value in run_config.items() if value != ""}
     try:
         words = shlex.split(_without_comments(str(given.pop("settings", ""))))
@@ -39,7 +50,7 @@ def resolve_run_config(run_config: Mapping[str, Any]) -> Settings:
     named = parse_overrides(words)
     for name in given.keys() & named.keys():
         raise SettingError(name, given[name], f"one value; `settings` has {name}={named[name]}")
-    return resolve(given | named)
+    return given | named
 
 
 def _without_comments(text: str) -> str:

@@ -14,9 +14,29 @@ from fedbary.errors import SettingError
 from fedbary.server_app import experiment
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.server_app.roster import roster
+from fedbary.settings.config import resolve
 
 MISSPELT = {"settings": "rule=RKBL"}
 CONTEXT = Context(1, 1, {}, RecordDict(), MISSPELT)
+
+
+@pytest.mark.parametrize("nodes", [2, 50])
+def test_in_a_simulation_of_flower_s_the_clients_are_its_nodes(nodes):
+    assert experiment.settings_of({"rounds": 3, "rule": ""}, nodes).clients == nodes
+    assert experiment.settings_of({"clients": nodes}, nodes).clients == nodes
+    assert experiment.settings_of({"groups": "a,b", "method": "Hierarchy"}, 2).clients == 2
+    assert experiment.settings_of({}, 0) == resolve({})
+    with pytest.raises(SettingError, match=f"^clients: '7'; expected {nodes}.*num-supernodes=7"):
+        experiment.settings_of({"settings": "clients=7"}, nodes)
+    whole = resolve({"clients": 4}).model_dump()  # fedbary simulate starts as many nodes itself
+    assert experiment.settings_of(whole, nodes) == resolve({"clients": 4})
+
+
+@pytest.mark.parametrize("name", experiment.SHARES)
+def test_shares_that_do_not_reach_ray_are_refused_with_flower_s_own(name):
+    with pytest.raises(SettingError, match=f"^{name}: 2; .*{experiment.SHARES[name]}=2"):
+        experiment.settings_of({name: 2}, 2)
+    assert getattr(experiment.settings_of({name: 2}, 0), name) == 2
 
 
 @pytest.fixture

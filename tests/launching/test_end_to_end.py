@@ -137,4 +137,5 @@ def test_plain_flwr_run_takes_the_federation_as_it_is_and_run_config_over_the_fi
     assert (settings["rule"], settings["rounds"]) == ("WB", 1)
     last = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["admitted"] == 2  # Flower's own default for a simulated federation
+    assert settings["clients"] == 2
     assert yaml.safe_load((output / "settings.yaml").read_text())["nodes"] == 2
