@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from logging import ERROR, INFO, LogRecord
 from pathlib import Path
@@ -34,7 +35,7 @@ from fedbary.server_app.clocked import clock_of, require_room_for_draws, rounds_
 from fedbary.server_app.grids import Guarded, attacked, guarded, watched
 from fedbary.server_app.recorder import Recorder
 from fedbary.server_app.roster.asker import Asker
-from fedbary.server_app.roster.member import left_out_of, require_enough
+from fedbary.server_app.roster.member import Member, left_out_of, require_enough
 from fedbary.server_app.roster.roster import Roster, end_simulation
 from fedbary.server_app.rounds import until_stale
 from fedbary.settings.config import Settings, resolve
@@ -60,8 +61,10 @@ def main(grid: Grid, context: Context) -> None:
     draw_without_screen()
     try:
         simulated = is_simulated(grid)
-        nodes = len([*grid.get_node_ids()]) if simulated else 0
-        settings = settings_of(context.run_config, nodes)
+        given = given_in(context.run_config)
+        whole = Settings.model_fields.keys() <= given.keys()  # fedbary simulate gives them all
+        bare = simulated and not whole
+        settings = settings_with(given, count_nodes(grid)) if bare else resolve(given)
         if not simulated:
             require_simulation(settings.attack)
             require_real_time(settings)
@@ -76,24 +79,40 @@ def main(grid: Grid, context: Context) -> None:
         raise
 
 
-def settings_of(run_config: Mapping[str, Any], nodes: int) -> Settings:
-    """Return the settings of a Flower run; `clients` is the number of a simulation's nodes.
+def count_nodes(grid: Grid) -> int:
+    """Return the number of nodes of a simulation, once it has not grown for `SETTLED_SECONDS`.
+
+    Flower registers them while the server's app starts. `require_counted` checks the number.
+    """
+    before, nodes, end = -1, len([*grid.get_node_ids()]), time.monotonic() + MOST_SECONDS
+    while (nodes == 0 or nodes != before) and time.monotonic() < end:
+        time.sleep(SETTLED_SECONDS)
+        before, nodes = nodes, len([*grid.get_node_ids()])
+    return nodes
+
+
+def require_counted(clients: int, members: Iterable[Member]) -> None:
+    """Raise a RunError unless a simulation has as many clients as were counted."""
+    if others := {member.partitions for member in members} - {0, clients}:
+        said = f"{clients} of {max(others)} clients were there when they were counted"
+        raise RunError(f"{said}; start the run again")
+
+
+def settings_with(given: Mapping[str, Any], nodes: int) -> Settings:
+    """Return the settings of a run that Flower simulates; `clients` is the number of its nodes.
 
     Parameters
     ----------
-    run_config
-        Flower's.
+    given
+        The settings that its run config gives.
     nodes
-        The number of nodes that Flower simulates; 0 for real ones.
+        The number of nodes.
 
     Raises
     ------
     SettingError
         If the settings are not allowed, or ask for what only Flower's federation can give.
     """
-    given = given_in(run_config)
-    if not nodes or Settings.model_fields.keys() <= given.keys():  # all of them: fedbary simulate
-        return resolve(given)
     for name, option in SHARES.items():
         if name in given:
             allowed = f"no value in flwr run; --federation-config '{option}={given[name]}' sets it"
@@ -107,6 +126,9 @@ def settings_of(run_config: Mapping[str, Any], nodes: int) -> Settings:
         log(INFO, "Flower's federation has %d clients; %s10' makes it ten", nodes, flag)
     return resolve({**given, "clients": nodes})
 
+
+SETTLED_SECONDS, MOST_SECONDS = 0.2, 60.0
+"""Seconds for which the number of nodes must stay the same, and to wait for that at most."""
 
 SHARES = {
     "cpus_per_client": "client-resources-num-cpus",
@@ -172,6 +194,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     left_out = left_out_of(settings, forgotten, left_out_sites(folder) if checkpoint else ())
     roster = Roster(grid, settings, signature, keys, simulated, left_out, agreed, task.content)
     roster.gather()
+    if simulated:
+        require_counted(settings.clients, roster.members)
     clock = clock_of(settings, roster)
     if checkpoint is None:
         require_enough(settings, roster.members)

@@ -9,6 +9,7 @@ Reference: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -108,15 +109,15 @@ def stepped(
     return {**means, **{name: model[name] - steps[name] for name in names}}, after
 
 
-class SteppedMethod(Method):
+class SteppedMethod(Method, ABC):
     """Federated averaging with an optimiser at the server, in rounds or as replies arrive."""
 
     deterministic = True
 
     @property
+    @abstractmethod
     def optimiser(self) -> ServerSGD | ServerAdam:
         """The optimiser, which makes a step of a pseudo-gradient."""
-        raise NotImplementedError
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Return the model after a step of the optimiser."""

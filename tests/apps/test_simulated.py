@@ -3,6 +3,7 @@
 import importlib
 import sys
 import threading
+import time
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -10,11 +11,11 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 
 from fedbary import server_app
-from fedbary.errors import SettingError
+from fedbary.errors import RunError, SettingError
 from fedbary.server_app import experiment
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.server_app.roster import roster
-from fedbary.settings.config import resolve
+from fedbary.server_app.roster.member import Member
 
 MISSPELT = {"settings": "rule=RKBL"}
 CONTEXT = Context(1, 1, {}, RecordDict(), MISSPELT)
@@ -22,21 +23,43 @@ CONTEXT = Context(1, 1, {}, RecordDict(), MISSPELT)
 
 @pytest.mark.parametrize("nodes", [2, 50])
 def test_in_a_simulation_of_flower_s_the_clients_are_its_nodes(nodes):
-    assert experiment.settings_of({"rounds": 3, "rule": ""}, nodes).clients == nodes
-    assert experiment.settings_of({"clients": nodes}, nodes).clients == nodes
-    assert experiment.settings_of({"groups": "a,b", "method": "Hierarchy"}, 2).clients == 2
-    assert experiment.settings_of({}, 0) == resolve({})
+    assert experiment.settings_with({"rounds": 3}, nodes).clients == nodes
+    assert experiment.settings_with({"clients": nodes}, nodes).clients == nodes
+    assert experiment.settings_with({"groups": "a,b", "method": "Hierarchy"}, 2).clients == 2
     with pytest.raises(SettingError, match=f"^clients: '7'; expected {nodes}.*num-supernodes=7"):
-        experiment.settings_of({"settings": "clients=7"}, nodes)
-    whole = resolve({"clients": 4}).model_dump()  # fedbary simulate starts as many nodes itself
-    assert experiment.settings_of(whole, nodes) == resolve({"clients": 4})
+        experiment.settings_with({"clients": "7"}, nodes)
 
 
 @pytest.mark.parametrize("name", experiment.SHARES)
 def test_shares_that_do_not_reach_ray_are_refused_with_flower_s_own(name):
     with pytest.raises(SettingError, match=f"^{name}: 2; .*{experiment.SHARES[name]}=2"):
-        experiment.settings_of({name: 2}, 2)
-    assert getattr(experiment.settings_of({name: 2}, 0), name) == 2
+        experiment.settings_with({name: 2}, 2)
+
+
+def test_nodes_are_counted_once_flower_has_registered_them_all(monkeypatch):
+    """Trap: Flower starts the server's app first, which then sees none or some of its nodes."""
+    monkeypatch.setattr(experiment, "SETTLED_SECONDS", 0.3)
+    grid = InlineGrid(ClientApp(), 1, {})
+    there = []
+    monkeypatch.setattr(grid, "get_node_ids", lambda: [*there])
+
+    def register():
+        for node in range(5):
+            time.sleep(0.05)
+            there.append(node)
+
+    thread = threading.Thread(target=register)
+    thread.start()
+    assert experiment.count_nodes(grid) == 5
+    thread.join()
+
+
+def test_a_count_that_was_too_early_ends_the_run():
+    member = Member(1, "site 1", 0, 7, 10, 0, [], "")
+    own = Member(2, "site 2", -1, 0, 10, 0, [], "")
+    experiment.require_counted(7, [member, own])
+    with pytest.raises(RunError, match="3 of 7 clients.*again"):
+        experiment.require_counted(3, [member, own])
 
 
 @pytest.fixture
