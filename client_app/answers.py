@@ -94,7 +94,7 @@ def answer_of_held_out(
 ) -> dict[str, Any]:
     """Return the histograms of scores and uncertainties on the holdout, or the sizes of its sets.
 
-    Of the sizes the answer has mean and standard deviation alone.
+    Of each group one row counts. Of the sizes the answer has mean and standard deviation alone.
 
     The networks are those that `fedbary predict` draws, so that all scores are of one predictor.
 
@@ -113,10 +113,15 @@ def answer_of_held_out(
     by = Predictive.from_tensors(tensors, joined_by, float(config["noise-var"]))
     model.load_state_dict({**by.model})
     seed = seed_of_draws(settings.seed)
-    prediction = job.task.predicted(model, job.shard.x_held_out, job.facts, seed, by)
-    x, y = own.x_held_out, own.y_held_out
+    alone = own.independent is None
+    drawn = torch.ones_like(own.y_held_out, dtype=torch.bool) if alone else own.independent
+    held = (part[drawn] for part in (job.shard.x_held_out, own.x_held_out, own.y_held_out))
+    taken, x, y = held
+    prediction = job.task.predicted(model, taken, job.facts, seed, by)
     if config["question"] == QUESTION:
-        return {**held_out(settings, job.signature, prediction, x, y).told()}
+        repeated = job.task.repeats(job.raw, job.node.site) if alone else 0
+        found = held_out(settings, job.signature, prediction, x, y)
+        return found._replace(repeated=repeated).told()
     bins, rows = torch.tensor(config["bins"]), groups(settings, job.signature, x)
     _, sizes = hits_and_sizes(settings, bins, prediction, y, rows)
     return dict(zip(("mean", "std"), moments(sizes), strict=True))

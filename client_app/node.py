@@ -135,7 +135,7 @@ class Job:
     held, shard
         The node's data in their own units, and as the model takes them once there are facts.
     raw
-        The inputs that it trains on, before a network makes features of them.
+        The node's data before a network makes features of them.
     content
         The hash of the named data set as this process reads it; "" for data of its own.
     """
@@ -146,7 +146,7 @@ class Job:
     facts: dict[str, Tensor]
     held: Shard
     shard: Shard
-    raw: Tensor
+    raw: Shard
     content: str
 
     def client(self, request: Request, model: nn.Module) -> Client:
@@ -161,7 +161,7 @@ class Job:
             inference=local_method(node.settings.inference, dict(node.settings)),
             prior=node.prior(request),
             augment=self.task.augments(node.site),
-            raw=self.raw,
+            raw=self.raw.x,
         )
 
 

@@ -57,7 +57,8 @@ def new_folder(
     write_site_keys(folder, roster.keys)
     if digest := dealt_digest(task, roster):
         write_digest(folder, digest)
-        for line in task.repeated(digest):
+        dealt = any(member.partitions == settings.clients for member in roster.members)
+        for line in task.repeated(digest, settings.clients if dealt else 0):
             log(WARNING, "%s", line)
     return results
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fedbary.data.digest import repeats
 from fedbary.figures.run_pictures import set_size_picture
 from fedbary.figures.spared import spared
 from fedbary.predictive import Predictive
@@ -26,6 +27,7 @@ from fedbary.predictive.conformal import (
     together,
 )
 from fedbary.runs.conformal_kept import CONFORMAL, write_conformal
+from fedbary.runs.data_kept import read_digest
 from fedbary.runs.schema import NOISE_VAR
 from fedbary.scores.coverage import coverage, mean_size
 from fedbary.seeds import seed_of_draws
@@ -67,7 +69,8 @@ def calibrate(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[
         (recorder.results.path / CONFORMAL).unlink(missing_ok=True)
         log(WARNING, "No site sent a histogram of its held-out examples: the run has no sets")
         return
-    found = Thresholds(level, together(sites.values()).scores)
+    all_ = together(sites.values())
+    found = Thresholds(level, all_.scores, repeated=all_.repeated)
     tested = _tested(recorder, found, signature)
     kept = edges(settings, signature, found)
     sizes = _sizes(recorder, roster, asker, config, found, sites)
@@ -98,15 +101,16 @@ def _histograms(
     for member in roster.members:
         if (held := answers.get(member.node_id)) is None:
             continue
-        if held.examples != member.num_held_out:
+        most = member.num_held_out
+        if not min(1, most) <= held.examples <= most:  # of each group one example counts
             log(
                 WARNING,
                 "%s sent a histogram of %d examples and is left out: it holds out %d",
                 roster.called(member.node_id),
                 held.examples,
-                member.num_held_out,
+                most,
             )
-        elif member.num_held_out:
+        elif held.examples:
             sites[member.name] = held
     counted = bounded(sites, recorder.settings.weight_bound)
     for name, held in counted.items():
@@ -172,11 +176,14 @@ def _tested(
     settings, task = recorder.settings, recorder.task
     if settings.dataset == "none" or (on := task.scored_by_clients(recorder.facts)) is None:
         return {}
-    x, y = on
+    examples, kept = task.evaluation_examples(), read_digest(recorder.results.path)
+    alone = examples.groups is None and kept is not None
+    repeated = repeats(examples.x, kept.rows[kept.trained]) if alone else 0
+    x, y = (part[examples.counted.to(part.device)] for part in on)
     held = recorder.predictive
     by = Predictive.from_tensors(held.tensors(), held.kind, _noise_var(recorder))
     prediction = task.predicted(recorder.model, x, recorder.facts, seed_of_draws(settings.seed), by)
-    rows = groups(settings, signature, task.evaluation_examples().x)
+    rows = groups(settings, signature, examples.x[examples.counted])
     hits, sizes = hits_and_sizes(settings, found.bins, prediction, y, rows)
     if settings.pictures:
         with spared("set-sizes.png", partial(log, WARNING, "%s")):
@@ -190,7 +197,10 @@ def _tested(
         parts |= {f"{by_column}={name}": rows == k for k, name in names}
     called = "set_size" if signature.classes else "width"
     return {
-        name: {"examples": int(here.sum()), **coverage(hits[here], sizes[here], called)}
+        name: {
+            "examples": int(here.sum()),
+            **coverage(hits[here], sizes[here], called, not repeated),
+        }
         for name, here in parts.items()
         if here.any()
     }
@@ -207,15 +217,17 @@ def _say(
     said = ""
     if tested:
         all_, worst = tested["all"], min(tested, key=lambda name: tested[name]["coverage"])
-        low, high = (100 * all_[f"coverage_{end}"] for end in ("low", "high"))
-        said = f"; on the test set {100 * all_['coverage']:.1f} % ({low:.1f} to {high:.1f})"
+        said = f"; on the test set {100 * all_['coverage']:.1f} %"
+        if "coverage_low" in all_:
+            low, high = (100 * all_[f"coverage_{end}"] for end in ("low", "high"))
+            said += f" ({low:.1f} to {high:.1f})"
         if worst != "all":
             said += f", least {100 * tested[worst]['coverage']:.1f} % of {worst}"
         many = "{set_size:.2f} classes a set" if "set_size" in all_ else "mean width {width:.4g}"
         said += f", {many.format(**all_)}"
     made = 100 * found.level, found.examples, len(sites), said
     log(INFO, "Sets of %g %% by %d examples of %d sites%s", *made)
-    if len(sites) > 1 and len(found.counts) == 1:
+    if len(sites) > 1 and len(found.counts) == 1 and not found.repeated:
         most = 1 if len(sites) < FEW_SITES else 2
         held = [site.examples for site in sites.values()]
         parts = [

@@ -124,21 +124,26 @@ def select_referrals(
         If there are no held-out examples, or a number is out of its range.
     """
     from fedbary.predictive import Prediction
-    from fedbary.predictive.conformal import together
+    from fedbary.predictive.conformal import repeated_words, together
     from fedbary.predictive.risk import certain, risk_histogram, uncertainty_bins
 
     prediction = trained.scored_by_sites(examples)
     if not isinstance(prediction, Prediction) or prediction.probs.ndim > 2:
         raise SettingError("error_rate", error_rate, "none: an example has no single class")
+    doubt = ""
     if known is not None and known.y is not None:
+        doubt, known = trained.doubt(known), known.independent()
         counts = risk_histogram(trained.scored_by_sites(known), known.y)
     elif trained.sites:
-        counts = together(trained.sites.values()).risk
+        _, counts, repeated = together(trained.sites.values())
+        doubt = repeated_words(repeated, int(counts.sum()), "held-out") if repeated else ""
     else:
         allowed = "--held-out with labelled examples, or a run with conformal=0.9"
         raise SettingError("confidence", confidence, allowed)
     found = certain(counts, error_rate, confidence)
     asked = f"at most {100 * error_rate:g} % wrong with {100 * confidence:g} % confidence"
+    if doubt:
+        asked = f"at most {100 * error_rate:g} % wrong, without a guarantee ({doubt})"
     if found.number < 0:
         many = f"about {found.needed:,} would suffice" if found.needed else "more would not help"
         print(f"All go to a person: {found.examples} held-out examples do not show {asked}; {many}")
@@ -348,14 +353,16 @@ def evaluate(
     examples = read(trained, data, target, by).known()
     if not examples.names:
         raise SettingError("data", str(data), "a row whose levels the model knows")
+    has_sets = trained.sites or level is not None or site is not None
     if examples.y is None:
         allowed = "labelled examples: y in an .npz, folders named as classes, the target's column"
         raise SettingError("data", str(data), allowed)
     if count := int(trained.trained_on(examples).sum()):
         tell(f"{data}: {count} of {len(examples.names)} examples are equal to ones trained on")
+    if has_sets and (doubt := trained.doubt(examples)):
+        tell(f"{data}: {doubt}, so coverage has no interval")
     prediction = trained.predict(examples, samples)
     found = scores(trained, prediction, examples, by)
-    has_sets = trained.sites or level is not None or site is not None
     covered: dict[str, list[Any]] = {}
     by_site = table_of_sites(run) if trained.sites else {}
     with writing.written_whole(output, force) as folder:
@@ -414,14 +421,16 @@ def _to_person(
         raise SettingError("error_rate", error_rate, allowed)
     if known.y is None:
         raise SettingError("held_out", "examples without labels", "labelled examples")
+    doubt, known = trained.doubt(known), known.independent()
+    assert known.y is not None
     chosen = referral(trained.predict(known, samples), known.y, error_rate)
     flags = chosen.to_person(prediction)
+    bound = f"at most {100 * chosen.bound:.2f} % with {100 * CONFIDENCE:.0f} % confidence"
     if chosen.kept:
         print(
             f"Kept: {100 * chosen.kept:.1f} % of {len(known.y)} held-out examples; "
-            f"{100 * chosen.error:.2f} % of these are wrong (at most {100 * chosen.bound:.2f} % "
-            f"with {100 * CONFIDENCE:.0f} % confidence). Here {int(flags.sum())} of {len(flags)} "
-            "go to a person"
+            f"{100 * chosen.error:.2f} % of these are wrong ({doubt or bound}). "
+            f"Here {int(flags.sum())} of {len(flags)} go to a person"
         )
     else:
         print("All go to a person: no threshold has so few errors on the held-out examples")

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbary.data.grouping import Units, one_of_each
 from fedbary.data.partition import draw_part, keep_for_server, partition, split_holdout
 from fedbary.data.partitioners import ENDING, partition_by
 from fedbary.errors import SettingError
@@ -22,12 +23,16 @@ from fedbary.seeds import derive_seed
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """One client's inputs and targets: what it trains on, and what it holds out."""
+    """One client's inputs and targets: what it trains on, and what it holds out.
+
+    `independent` marks one held-out row of each group, (n,) bool; None where all rows count.
+    """
 
     x: Tensor
     y: Tensor
     x_held_out: Tensor
     y_held_out: Tensor
+    independent: Tensor | None = None
 
 
 TEST_FRACTION = 0.1
@@ -122,8 +127,15 @@ class Dealable(Protocol):
     def strata(self) -> Tensor:
         """Values that examples are dealt by, (N,): classes, or numbers for a few partitions."""
 
+    @property
+    def groups(self) -> Tensor | None:
+        """The group of each example, (N,) int64; None where each stands alone."""
+
     def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the numbers of the training examples, and the test inputs and targets."""
+
+    def tested_groups(self, split: int) -> Tensor | None:
+        """Return the group of each test example; None where each stands alone."""
 
     def validation(self, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draw the training examples that validate: a mask (n,) for their strata (n,)."""
@@ -131,7 +143,10 @@ class Dealable(Protocol):
 
 @dataclass(frozen=True)
 class Deal:
-    """Rules by which the examples of a set are dealt.
+    """Rules by which the examples of a set are dealt: whole groups, where there are some.
+
+    A group counts as one example, of its commonest class. So the same draws serve rows and groups,
+    and a fraction, or `min_examples`, is one of groups.
 
     Parameters
     ----------
@@ -190,20 +205,23 @@ def rows(held: Dealable, deal: Deal) -> tuple[Tensor, Tensor]:
     if deal.evaluate_on == "test":
         return train, train[:0]
     rng = np.random.default_rng(deal.derived("validation"))
-    kept = torch.from_numpy(held.validation(held.strata[train].numpy(), rng))
-    if not kept.any():
-        allowed = "test, as no class has two training rows"
+    units = Units.of(train.numpy(), held.groups)
+    drawn = held.validation(units.strata(held.strata), rng)
+    if not drawn.any() or drawn.all():
+        allowed = "test, as no class has two training rows, or groups"
         raise SettingError("evaluate_on", deal.evaluate_on, allowed)
+    kept = torch.from_numpy(drawn[units.unit])
     return train[~kept], train[kept]
 
 
 @lru_cache(maxsize=4)
 def dealt(held: Dealable, deal: Deal) -> tuple[Tensor, Tensor]:
     """Return the rows that clients may hold, and those that the server keeps to learn from."""
-    pool = rows(held, deal)[0].numpy()
-    used = draw_part(pool, deal.train_fraction, deal.derived("train-fraction"))
+    units = Units.of(rows(held, deal)[0].numpy(), held.groups)
+    used = draw_part(units.numbers, deal.train_fraction, deal.derived("train-fraction"))
     parts = keep_for_server(used, deal.server_fraction, deal.derived("server-data"))
-    return torch.from_numpy(parts[0]), torch.from_numpy(parts[1])
+    clients, server = (torch.from_numpy(units.rows_of(part)) for part in parts)
+    return clients, server
 
 
 def training_data(held: Dealable, deal: Deal) -> tuple[Tensor, Tensor]:
@@ -219,6 +237,13 @@ def evaluation_data(held: Dealable, deal: Deal) -> tuple[Tensor, Tensor]:
     return _taken(held, rows(held, deal)[1])
 
 
+def evaluation_groups(held: Dealable, deal: Deal) -> Tensor | None:
+    """Return the group of each example that scores models; None where each stands alone."""
+    if deal.evaluate_on == "test" or held.groups is None:
+        return held.tested_groups(deal.split or 0)
+    return held.groups[rows(held, deal)[1]]
+
+
 @lru_cache(maxsize=4)
 def client_rows(held: Dealable, deal: Deal, clients: int) -> tuple[np.ndarray, ...]:
     """For each client the numbers of its rows, largest client first.
@@ -230,35 +255,33 @@ def client_rows(held: Dealable, deal: Deal, clients: int) -> tuple[np.ndarray, .
     SettingError
         If there is no such partition, or it cannot be made.
     """
-    pool = dealt(held, deal)[0].numpy()
-    targets = held.strata
+    units = Units.of(dealt(held, deal)[0].numpy(), held.groups)
+    targets = units.strata(held.strata)
     if deal.partition.endswith(ENDING):
         parts = partition_by(
             deal.partition,
-            targets.numpy()[pool],
+            targets,
             clients,
             deal.derived("partition"),
             min_examples=deal.min_examples,
             parameters=dict(deal.partition_parameters),
         )
-        return tuple(pool[part] for part in parts)
-    parts = partition(
-        np.zeros(len(pool), np.int64) if targets.is_floating_point() else targets.numpy()[pool],
-        deal.partition,
-        clients,
-        deal.derived("partition"),
-        min_examples=deal.min_examples,
-        **dict(deal.partition_parameters),
-    )
-    return tuple(pool[part] for part in parts)
+    else:
+        parts = partition(
+            np.zeros(len(targets), np.int64) if targets.dtype.kind == "f" else targets,
+            deal.partition,
+            clients,
+            deal.derived("partition"),
+            min_examples=deal.min_examples,
+            **dict(deal.partition_parameters),
+        )
+    return tuple(sorted(map(units.rows_of, parts), key=len, reverse=True))
 
 
 def trained_rows(held: Dealable, deal: Deal, clients: int) -> Tensor:
     """Return the numbers of the rows that clients (0 for none) and the server train on."""
     parts = enumerate(client_rows(held, deal, clients) if clients else ())
-    trained = [
-        split_holdout(part, deal.holdout, deal.derived("holdout", k))[0] for k, part in parts
-    ]
+    trained = [_apart(part, held.groups, deal, k)[0] for k, part in parts]
     return torch.cat([dealt(held, deal)[1], *map(torch.from_numpy, trained)])
 
 
@@ -271,15 +294,16 @@ def server_shard(held: Dealable, deal: Deal) -> Shard:
 @lru_cache(maxsize=1024)
 def client_shard(held: Dealable, deal: Deal, clients: int, client: int) -> Shard:
     """Return what one client of a partition trains on and holds out, in its own units."""
-    return _shard(*held.examples, deal, client_rows(held, deal, clients)[client], client)
+    numbers = client_rows(held, deal, clients)[client]
+    return _shard(*held.examples, held.groups, deal, numbers, client)
 
 
-def site_shard(x: Tensor, y: Tensor, deal: Deal, key: int) -> Shard:
+def site_shard(x: Tensor, y: Tensor, deal: Deal, key: int, groups: Tensor | None = None) -> Shard:
     """Return what a site trains on and holds out of inputs and targets of its own.
 
-    `key` makes the draws of different sites differ.
+    `key` makes the draws of different sites differ. `groups` are those of the rows (N,).
     """
-    return _shard(x, y, deal, np.arange(len(y)), key)
+    return _shard(x, y, groups, deal, np.arange(len(y)), key)
 
 
 def _taken(held: Dealable, numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -287,7 +311,21 @@ def _taken(held: Dealable, numbers: Tensor) -> tuple[Tensor, Tensor]:
     return x[numbers], y[numbers]
 
 
-def _shard(x: Tensor, y: Tensor, deal: Deal, numbers: np.ndarray, key: int) -> Shard:
-    parts = split_holdout(numbers, deal.holdout, deal.derived("holdout", key))
-    train, held_out = (torch.from_numpy(part) for part in parts)
-    return Shard(x[train], y[train], x[held_out], y[held_out])
+def _shard(
+    x: Tensor, y: Tensor, groups: Tensor | None, deal: Deal, numbers: np.ndarray, key: int
+) -> Shard:
+    train, held_out = _apart(numbers, groups, deal, key)
+    drawn = None
+    if groups is not None:
+        drawn = one_of_each(groups[held_out], deal.derived("independent", key))
+    return Shard(x[train], y[train], x[held_out], y[held_out], drawn)
+
+
+def _apart(
+    numbers: np.ndarray, groups: Tensor | None, deal: Deal, key: int
+) -> tuple[Tensor, Tensor]:
+    """Return the rows that a client trains on, and those that it holds out."""
+    units = Units.of(numbers, groups)
+    parts = split_holdout(units.numbers, deal.holdout, deal.derived("holdout", key))
+    train, held_out = (torch.from_numpy(units.rows_of(part)) for part in parts)
+    return train, held_out

@@ -123,6 +123,12 @@ def row_hashes(x: Tensor) -> Tensor:
     return torch.frombuffer(bytearray(found), dtype=torch.int64) if found else torch.zeros(0).long()
 
 
+def repeats(x: Tensor, seen: Tensor) -> int:
+    """Return how many inputs (N, …) have a hash among those that were seen, or an earlier one's."""
+    rows = row_hashes(x)
+    return len(rows) - len(rows[~torch.isin(rows, seen)].unique())
+
+
 def _range(x: Tensor) -> tuple[Any, Any]:
     """Return the least and most value for JSON: None for tokens and for a column without any."""
     if x.dtype == torch.int32:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbary.data.deal import Split, prescribed, tenth, tenth_of_all, tenth_of_each_class
+from fedbary.data.grouping import Units, one_of_each, require_apart
 from fedbary.data.layout import Layout
 from fedbary.errors import SettingError
 from fedbary.seeds import derive_seed
@@ -46,6 +47,8 @@ class Examples:
         Places of rows that the model cannot predict; they go to a person.
     lacking : str
         Description of what is missing in these rows.
+    groups : Tensor or None
+        The group of each, (N,) int64, see `fedbary.data.grouping`; None where each stands alone.
     """
 
     x: Tensor
@@ -60,6 +63,7 @@ class Examples:
     notes: tuple[str, ...] = ()
     unknown: tuple[int, ...] = ()
     lacking: str = "a level that the model does not know"
+    groups: Tensor | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,7 +84,19 @@ class Examples:
             files=tuple(names[place] for place in places),
             columns={name: values[places] for name, values in self.columns.items()},
             unknown=tuple(at for at, place in enumerate(places) if place in lost),
+            groups=None if self.groups is None else self.groups[index],
         )
+
+    @property
+    def counted(self) -> Tensor:
+        """Mask (N,) of one example of each group, always the same; of all that stand alone."""
+        if self.groups is None:
+            return torch.ones(len(self.x), dtype=torch.bool)
+        return one_of_each(self.groups, 0)
+
+    def independent(self) -> Examples:
+        """Return the examples that are `counted`."""
+        return self if self.groups is None else self.part(self.counted.nonzero()[:, 0])
 
     def known(self) -> Examples:
         """Return the examples without those that go to a person."""
@@ -107,25 +123,32 @@ class Examples:
         parts = self.split(split)
         return parts.train, (self.x[parts.test], self.strata[parts.test])
 
+    def tested_groups(self, split: int) -> Tensor | None:
+        """Return the groups of a split's test rows; None where each stands alone."""
+        return None if self.groups is None else self.groups[self.split(split).test]
+
     def split(self, number: int) -> Split:
         """Return a split by its number, from 0: a prescribed one, or else a drawn tenth to test.
 
-        Classes are drawn from one by one.
+        Classes are drawn from one by one. A group is drawn as one row.
 
         Raises
         ------
         SettingError
-            If there is no split of that number, or none can be drawn.
+            If there is no split of that number, none can be drawn, or one divides a group.
         """
         if split := prescribed(self.splits, number):
+            if self.groups is not None:
+                require_apart(self.source, self.groups[split.train], self.groups[split.test])
             return split
-        rng, y = np.random.default_rng(derive_seed(number, "split")), self.strata
-        tested = (
-            tenth(len(y), rng) if y.is_floating_point() else tenth_of_each_class(y.numpy(), rng)
-        )
-        if not tested.any():
-            raise SettingError(self.source, "no class of two rows", "a class with two rows")
-        return Split.where(tested)
+        rng = np.random.default_rng(derive_seed(number, "split"))
+        units = Units.of(np.arange(len(self.strata)), self.groups)
+        y = units.strata(self.strata)
+        tested = tenth(len(y), rng) if y.dtype.kind == "f" else tenth_of_each_class(y, rng)
+        if not tested.any() or tested.all():
+            held, allowed = "no class of two rows, or groups", "a class with two rows, or groups"
+            raise SettingError(self.source, held, allowed)
+        return Split.where(tested[units.unit])
 
     def validation(self, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draw a tenth of training rows with these targets, of each class: a mask."""
@@ -139,4 +162,8 @@ def with_test(held: Examples, test: Examples) -> Examples:
     train = torch.arange(len(held.x))
     split = Split(train, len(train) + torch.arange(len(test.x)))
     x, y = torch.cat([held.x, test.x]), torch.cat([held.strata, test.strata])
-    return replace(held, x=x, y=y, splits=(split,))
+    groups = None
+    if held.groups is not None or test.groups is not None:
+        parts = (torch.arange(len(p.x)) if p.groups is None else p.groups for p in (held, test))
+        groups = torch.cat([*parts])
+    return replace(held, x=x, y=y, splits=(split,), groups=groups)

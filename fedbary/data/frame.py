@@ -12,6 +12,7 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
 from fedbary.data.deal import Split, checked_split
 from fedbary.errors import CellError, SettingError
@@ -150,6 +151,11 @@ class Column:
         """The names, or else the numbers, by which rows are told apart."""
         return self.numbers if self.texts is None else self.texts
 
+    @property
+    def names(self) -> list[str]:
+        """The cells as names, the same for a number and for its text."""
+        return [_text(cell) for cell in self.values.tolist()]
+
 
 def column(cells: Any, named: bool = False) -> Column:
     """Return the column of some cells.
@@ -270,6 +276,8 @@ class Frame:
         The classes in the order that the source gives them; empty if it gives none.
     ids : ndarray or None
         Names of the rows as they are written, (N,); None if no column names them.
+    groups : Tensor or None
+        The group of each row, (N,) int64; None where each stands alone.
     """
 
     name: str
@@ -278,6 +286,7 @@ class Frame:
     splits: tuple[Split, ...] = ()
     classes: tuple[str, ...] = ()
     ids: np.ndarray | None = None
+    groups: Tensor | None = None
 
     @property
     def count(self) -> int:

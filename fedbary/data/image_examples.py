@@ -13,10 +13,12 @@ from fedbary.data.deal import Deal, Shard, site_shard
 from fedbary.data.examples import Examples
 from fedbary.data.formats.npz import read_npz_arrays
 from fedbary.data.forms import user_path
+from fedbary.data.grouping import numbers_of
 from fedbary.data.image_files import IMAGES, read_image, shape_of
-from fedbary.data.image_folder import contents, described, read_classes, treated
+from fedbary.data.image_folder import FOLDER, contents, described, read_classes, treated
 from fedbary.data.image_layout import ImageLayout, of_pictures
 from fedbary.data.images._dataset import (
+    groups_of,
     images_of,
     labels_of,
     read_own_npz,
@@ -28,7 +30,7 @@ from fedbary.errors import SettingError
 from fedbary.texts import composed, printable
 
 
-def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Examples:
+def read_images(path: Path, layout: ImageLayout, resize: str = "none", group: str = "") -> Examples:
     """Read images, with labels where they have some.
 
     Parameters
@@ -41,6 +43,9 @@ def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Exampl
         Shape and classes of the model.
     resize
         Treatment of image files of another size, see `fedbary.data.image_files.read_image`.
+    group
+        The array, with or without ``_test``, that names the groups; or `FOLDER`, for folders of
+        labelled images. It need not be there.
 
     Raises
     ------
@@ -48,9 +53,9 @@ def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Exampl
         If an image cannot be read or has another shape, or a label is no class.
     """
     if path.is_dir():
-        examples = _folder(path, layout, resize)
+        examples = _folder(path, layout, resize, group)
     elif path.suffix.lower() == ".npz":
-        examples = _npz(path)
+        examples = _npz(path, group)
     elif path.is_file() and path.suffix.lower() in IMAGES:
         pixels = read_image(path, of_pictures(layout.shape), resize)
         x = images_of(pixels[None], str(path))
@@ -67,8 +72,8 @@ def read_images(path: Path, layout: ImageLayout, resize: str = "none") -> Exampl
     return examples
 
 
-def _npz(path: Path) -> Examples:
-    arrays = read_npz_arrays(path, ("x", "y", "x_test", "y_test"))
+def _npz(path: Path, group: str) -> Examples:
+    arrays = read_npz_arrays(path, ("x", "y", "x_test", "y_test", group, f"{group}_test"))
     end = "" if "x" in arrays else "_test"
     if f"x{end}" not in arrays:
         raise SettingError(str(path), ", ".join(arrays) or "no array", "the array x, or x_test")
@@ -76,10 +81,11 @@ def _npz(path: Path) -> Examples:
     y = labels_of(arrays[f"y{end}"], f"{path}: y{end}") if f"y{end}" in arrays else None
     if y is not None and len(y) != len(x):
         raise SettingError(str(path), f"{len(x)} images, {len(y)} labels", "a label for each image")
-    return Examples(x, y)
+    groups = groups_of(arrays, f"{group}{end}", len(x), str(path)) if group else None
+    return Examples(x, y, groups=groups)
 
 
-def _folder(path: Path, layout: ImageLayout, resize: str) -> Examples:
+def _folder(path: Path, layout: ImageLayout, resize: str, group: str) -> Examples:
     held = contents(path)
     files = list(held.pictures)
     if not files:
@@ -94,6 +100,8 @@ def _folder(path: Path, layout: ImageLayout, resize: str) -> Examples:
     ]
     classes = [composed(name) for name in layout.classes]
     labels = next((level for level in levels if set(level) <= set(classes)), None)
+    below = [] if labels is None else levels[levels.index(labels) + 1 :]
+    groups = numbers_of(below[0]) if group == FOLDER and below and all(below[0]) else None
     y = None if labels is None else torch.tensor([classes.index(name) for name in labels])
     names = tuple(printable(str(file)) for file in inside)
     converted = _converted(files, names, layout)
@@ -103,7 +111,8 @@ def _folder(path: Path, layout: ImageLayout, resize: str) -> Examples:
     }
     notes = (*held.unread(), *treated(files))
     x = images_of(pixels, str(path))
-    return Examples(x, y, files=names, columns=columns, converted=converted, notes=notes)
+    told = {"files": names, "columns": columns, "converted": converted, "notes": notes}
+    return Examples(x, y, **told, groups=groups)
 
 
 def _converted(files: list[Path], names: Sequence[str], layout: ImageLayout) -> tuple[str, ...]:
@@ -112,7 +121,7 @@ def _converted(files: list[Path], names: Sequence[str], layout: ImageLayout) -> 
     return tuple(n for f, n in zip(files, names, strict=True) if shape_of(f)[0] != channels)
 
 
-_images: Kept[tuple[Tensor, Tensor]] = Kept(4)
+_images: Kept[tuple[Tensor, Tensor, Tensor | None]] = Kept(4)
 _shards: Kept[Shard] = Kept(4)
 
 
@@ -142,27 +151,44 @@ def own_data(path: str, task: ImageLayout, resize: str = "none") -> tuple[Tensor
     SettingError
         If they cannot be read or do not fit; the message says why.
     """
-    state = state_of(user_path(path))
-    return _images.get((path, task, resize), state, lambda: _read_own(path, task, resize))
+    return _own(path, task, resize)[:2]
 
 
-def _read_own(path: str, task: ImageLayout, resize: str) -> tuple[Tensor, Tensor]:
+def _own(
+    path: str, task: ImageLayout, resize: str, group: str = ""
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    by, state = (path, task, resize, group), state_of(user_path(path))
+    return _images.get(by, state, lambda: _read_own(*by))
+
+
+def _read_own(
+    path: str, task: ImageLayout, resize: str, group: str
+) -> tuple[Tensor, Tensor, Tensor | None]:
     file = user_path(path)
     if not file.is_dir() and not file.is_file():
         raise SettingError("data-path", path, "an .npz file or a folder; there is none")
     try:
-        x, y = _own_folder(file, task, resize) if file.is_dir() else read_own_npz(file)
+        if file.is_dir():
+            x, y, groups = _own_folder(file, task, resize, group)
+        else:
+            x, y, groups = read_own_npz(file, group)
     except MemoryError as error:
         raise SettingError("data-path", error, "data that fit into memory") from error
     _require_fit(x, y, task, path)
-    return x, y
+    return x, y, groups
 
 
-def own_shard(path: str, task: ImageLayout, resize: str, deal: Deal, key: int) -> Shard:
+def own_shard(
+    path: str, task: ImageLayout, resize: str, deal: Deal, key: int, group: str = ""
+) -> Shard:
     """Return what a site trains on and holds out of its own images, see `own_data`."""
-    by = path, task, resize
-    state = state_of(user_path(path))
-    return _shards.get((by, deal, key), state, lambda: site_shard(*own_data(*by), deal, key))
+    by = path, task, resize, group
+
+    def read() -> Shard:
+        x, y, groups = _own(*by)
+        return site_shard(x, y, deal, key, groups)
+
+    return _shards.get((by, deal, key), state_of(user_path(path)), read)
 
 
 def own_notes(path: str, task: ImageLayout) -> tuple[str, ...]:
@@ -171,9 +197,13 @@ def own_notes(path: str, task: ImageLayout) -> tuple[str, ...]:
     return (f"{path}: {described(folder, task.classes)}",) if folder.is_dir() else ()
 
 
-def _own_folder(folder: Path, task: ImageLayout, resize: str) -> tuple[Tensor, Tensor]:
-    images, labels = read_classes(folder, task.classes, of_pictures(task.shape), resize)
-    return tensors({"images": images, "labels": labels}, ("images", "labels"), str(folder))
+def _own_folder(
+    folder: Path, task: ImageLayout, resize: str, group: str
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    how = task.classes, of_pictures(task.shape), resize, group
+    images, labels, groups = read_classes(folder, *how)
+    held = {"images": images, "labels": labels}
+    return (*tensors(held, ("images", "labels"), str(folder)), groups)
 
 
 def _require_fit(x: Tensor, y: Tensor | None, layout: ImageLayout, name: str) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from torch import Tensor
 
+from fedbary.data.grouping import numbers_of
 from fedbary.data.image_files import IMAGES, Shape, common_shape, read_image, shape_of, traits_of
 from fedbary.data.readers import LabelledImages, Reading, arrays_of
 from fedbary.errors import SettingError
@@ -125,11 +127,17 @@ def classes_in(folder: Path) -> tuple[str, ...]:
 
 def shape_in(folder: Path, classes: Sequence[str]) -> Shape:
     """Return the shape of all images of a folder; a SettingError if they differ."""
-    files = [file for file, _ in _files(folder, classes)]
+    files = [file for file, _, _ in _files(folder, classes)]
     return common_shape(zip(map(str, files), _each(files, shape_of), strict=True))
 
 
-def read_classes(folder: Path, classes: Sequence[str], shape: Shape, resize: str) -> LabelledImages:
+FOLDER = "folder"
+"""The value of `group` for the folder of images right below that of their class."""
+
+
+def read_classes(
+    folder: Path, classes: Sequence[str], shape: Shape, resize: str, group: str = ""
+) -> LabelledImages:
     """Return images, (N, H, W) or (N, H, W, 3) uint8, and labels (N,), in the order of classes.
 
     Parameters
@@ -140,15 +148,25 @@ def read_classes(folder: Path, classes: Sequence[str], shape: Shape, resize: str
         The classes; not all need a folder.
     shape, resize
         Shape and resizing of the images, see `fedbary.data.image_files.read_image`.
+    group : str
+        `FOLDER`: images have groups, by the name of the folder below their class; "": none have.
 
     Raises
     ------
     SettingError
-        If a folder is no class, an image cannot be read, or there is none.
+        If a folder is no class, an image cannot be read, lies in no folder of a group, or there is
+        none.
     """
     files = _files(folder, classes)
-    images = _each([file for file, _ in files], lambda file: read_image(file, shape, resize))
-    return np.stack(images), np.array([label for _, label in files])
+    if group not in ("", FOLDER):
+        raise SettingError("group", group, f"none, or {FOLDER}: the folder below an image's class")
+    names = [inside.parts[0] for _, _, inside in files if len(inside.parts) > 1]
+    if group and len(names) < len(files):
+        held = f"{len(files) - len(names)} of {len(files)} images right in the folder of a class"
+        raise SettingError("group", held, "a folder below it for each group")
+    images = _each([file for file, _, _ in files], lambda file: read_image(file, shape, resize))
+    groups = numbers_of(map(composed, names)) if group else None
+    return np.stack(images), np.array([label for _, label, _ in files]), groups
 
 
 def described(folder: Path, classes: Sequence[str]) -> str:
@@ -209,12 +227,13 @@ def _each(files: Sequence[Path], read: Callable[[Path], Read]) -> list[Read]:
     raise SettingError(first.setting, f"{first.value}{too}", first.allowed) from first
 
 
-def _files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
+def _files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int, Path]]:
+    """Return each image, its label, and its path below the folder of its class."""
     folders, classes = folders_in(folder), list(map(composed, classes))
     if unknown := [name for name in folders if name not in classes]:
         raise SettingError(str(folder), unknown[0], f"folders named {', '.join(classes)}")
     files = [
-        (file, label)
+        (file, label, file.relative_to(folders[name]))
         for label, name in enumerate(classes)
         if name in folders
         for file in contents(folders[name]).pictures
@@ -245,12 +264,13 @@ def arrays_of_columns(name: str, parts: tuple[Any, Any | None], reading: Reading
         There are no such columns, or an image cannot be read or has another shape.
     """
     train, test = parts
-    columns, shape, resize = _columns(name, train, reading.target), reading.shape, reading.resize
+    columns, shape = _columns(name, train, reading.target), reading.shape
     if shape is None:
         held = _held(name, train, columns.images)
         shape = common_shape((row, shape_of(image, row)) for row, image in held)
-    tested = None if test is None else _read(name, test, columns, shape, resize)
-    return arrays_of(columns.classes, _read(name, train, columns, shape, resize), tested)
+    how = columns, shape, reading
+    tested = None if test is None else _read(name, test, *how)
+    return arrays_of(columns.classes, _read(name, train, *how), tested)
 
 
 @dataclass(frozen=True)
@@ -306,9 +326,11 @@ def _held(name: str, part: Any, images: str) -> Iterator[tuple[str, Path | bytes
         yield f"dataset {name}: row {row}", held["bytes"] or Path(held["path"])
 
 
-def _read(name: str, part: Any, columns: _Columns, shape: Shape, resize: str) -> LabelledImages:
+def _read(
+    name: str, part: Any, columns: _Columns, shape: Shape, reading: Reading
+) -> LabelledImages:
     held = _held(name, part, columns.images)
-    pixels = np.stack([read_image(image, shape, resize, row) for row, image in held])
+    pixels = np.stack([read_image(image, shape, reading.resize, row) for row, image in held])
     feature, values = part.features[columns.labels], columns.values
     if names := getattr(feature, "names", ()):  # each part numbers its classes by itself
         values = tuple(names.index(name) if name in names else None for name in columns.classes)
@@ -319,4 +341,17 @@ def _read(name: str, part: Any, columns: _Columns, shape: Shape, resize: str) ->
             where = f"dataset {name}: row {row}, {columns.labels}"
             known = names[label] if names and 0 <= label < len(names) else label
             raise SettingError(where, known, f"one of {listed(columns.classes)}")
-    return pixels, np.array([places[label] for label in labels])
+    groups = _groups(name, part, reading.group, columns.images) if reading.group else None
+    return pixels, np.array([places[label] for label in labels]), groups
+
+
+def _groups(name: str, part: Any, group: str, images: str) -> Tensor:
+    """Return the groups that a column names."""
+    if group not in part.features or group == images:
+        known = [column for column in part.features if column != images]
+        raise SettingError("group", group, f"a column of {name}: {listed(known)}")
+    cells, names = list(part[group]), getattr(part.features[group], "names", ())
+    if None in cells:
+        row = f"dataset {name}: row {cells.index(None) + 1}, {group}"
+        raise SettingError(row, "", "a name for each image's group")
+    return numbers_of(names[cell] if names else cell for cell in cells)

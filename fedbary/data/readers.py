@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fedbary.data.deal import tenth_of_each_class
 from fedbary.data.forms import FUNCTION, PATH, DataSource, libraries
+from fedbary.data.grouping import Units
 from fedbary.data.image_files import Shape
 from fedbary.errors import SettingError
 from fedbary.seeds import derive_seed
@@ -101,14 +104,17 @@ def opened(path: Path) -> IO[bytes]:
     return cast(IO[bytes], io.BufferedReader(Counted(path), BUFFER_BYTES))
 
 
-LabelledImages = tuple[np.ndarray, np.ndarray]
-"""Images (N, H, W) or (N, H, W, 3) and their labels (N,)."""
+LabelledImages = tuple[np.ndarray, np.ndarray, Tensor | None]
+"""Images (N, H, W) or (N, H, W, 3), their labels (N,), and their groups (N,) if they have some."""
 
 TESTS = ("test", "testing", "validation", "valid", "val")
 """Names of the test part; the first that exists and has labels is taken."""
 
 NOTES = "what was read"
 """Optional entry beside the arrays: lines that say what was read."""
+
+GROUPS = ("groups to train on", "groups to test on")
+"""Optional entries beside the arrays: the examples' groups, (N,)."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,8 @@ class Reading:
         Treatment of pictures of another size, see `fedbary.data.image_files.read_image`.
     id : str
         Column of a table that names its rows; its cells are kept as text.
+    group : str
+        What names the images' groups: a column, arrays, or `FOLDER`; "" for none.
     """
 
     data_dir: Path
@@ -137,6 +145,12 @@ class Reading:
     shape: Shape | None = None
     resize: str = "none"
     id: str = ""
+    group: str = ""
+
+    @property
+    def group_arrays(self) -> tuple[str, ...]:
+        """Names of the arrays that name the groups of ``x_train`` and ``x_test``."""
+        return (f"{self.group}_train", f"{self.group}_test") if self.group else ()
 
 
 Reader = Callable[[DataSource, Reading], Any]
@@ -165,11 +179,22 @@ def arrays_of(
     """
     if test is None:
         return {**parted(*train), "classes": classes}
-    x, y = train
-    return {"x_train": x, "y_train": y, "x_test": test[0], "y_test": test[1], "classes": classes}
+    return {**_arrays(train, test), "classes": classes}
 
 
-def parted(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the four arrays of examples; a fixed tenth of each class is the test part."""
-    tested = tenth_of_each_class(y, np.random.default_rng(derive_seed(0, "split")))
-    return {"x_train": x[~tested], "y_train": y[~tested], "x_test": x[tested], "y_test": y[tested]}
+def parted(x: np.ndarray, y: np.ndarray, groups: Tensor | None = None) -> dict[str, Any]:
+    """Return the four arrays of examples; a fixed tenth of each class is the test part.
+
+    Of groups it is a tenth of those whose commonest class it is.
+    """
+    units = Units.of(np.arange(len(y)), groups)
+    rng = np.random.default_rng(derive_seed(0, "split"))
+    tested = tenth_of_each_class(units.strata(torch.from_numpy(y)), rng)[units.unit]
+    sides = ((x[s], y[s], groups if groups is None else groups[s]) for s in (~tested, tested))
+    return _arrays(*sides)
+
+
+def _arrays(train: LabelledImages, test: LabelledImages) -> dict[str, Any]:
+    held = {"x_train": train[0], "y_train": train[1], "x_test": test[0], "y_test": test[1]}
+    groups = zip(GROUPS, (train[2], test[2]), strict=True)
+    return held | {name: numbers for name, numbers in groups if numbers is not None}

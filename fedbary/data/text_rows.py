@@ -15,7 +15,7 @@ from fedbary.data.examples import Examples
 from fedbary.data.frame import Frame, plain
 from fedbary.data.images import Dataset
 from fedbary.data.layout import Layout
-from fedbary.data.tables import read_examples
+from fedbary.data.tables import Choice, read_examples
 from fedbary.data.tables._layout import labels_of, layout_of, perhaps, require_plain
 from fedbary.errors import CellError, SettingError
 
@@ -94,6 +94,7 @@ def read_texts(frame: Frame, column: str, encode: Encode, classes: Sequence[str]
         notes=tuple(notes),
         unknown=tuple((~kept).nonzero()[:, 0].tolist()),
         lacking="an empty text",
+        groups=frame.groups,
     )
 
 
@@ -118,11 +119,12 @@ def dataset_of(rows: Examples) -> Dataset:
     if none := [c for c, count in zip(layout.classes, counts, strict=True) if not count]:
         said.append(f"{name}: classes without a training example: {', '.join(none)}")
     parts = x[split.train], train, x[split.test], test
-    return Dataset(name, *parts, layout.classes, notes=tuple(said))
+    groups = (None if known.groups is None else known.groups[p] for p in (split.train, split.test))
+    return Dataset(name, *parts, layout.classes, False, tuple(said), *groups)
 
 
 def text_examples(
-    path: Path, column: str, target: str, id: str, classes: Sequence[str], encode: Encode
+    path: Path, column: str, target: str, choice: Choice, classes: Sequence[str], encode: Encode
 ) -> Examples:
     """Read texts to predict, with classes where there are some; empty ones go to a person.
 
@@ -132,7 +134,7 @@ def text_examples(
         As in `read_texts`; or a class is none of the model's.
     """
     found = read_examples(
-        path, target, id, lambda frame: read_texts(frame, column, encode, classes)
+        path, target, choice, lambda frame: read_texts(frame, column, encode, classes)
     )
     # texts that are empty go to a person, which is said there
     return replace(found, notes=found.notes[:-1] if found.unknown else found.notes)

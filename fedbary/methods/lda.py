@@ -112,6 +112,8 @@ def of_private_sums(method: LDA, run: Settings) -> Unfit:
         yield "calibrate", "none with epsilon: a temperature takes scores without noise"
     if classes.conformal is not None:
         yield "conformal", "none with epsilon: sets take scores without noise"
+    if classes.group != "none":
+        yield "group", "none with epsilon: its noise protects an example, and no group of them"
 
 
 @dataclass(frozen=True)

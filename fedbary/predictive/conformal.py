@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from statistics import median_low
@@ -118,26 +118,34 @@ class HeldOut(NamedTuple):
     risk : Tensor
         Histogram of uncertainties, (2, BINS): of right and of wrong predictions. For predicted
         numbers it is (0, BINS).
+    repeated : int
+        Number of examples that equal a training example, or an earlier one of these: the rows may
+        not be independent.
     """
 
     scores: Tensor
     risk: Tensor
+    repeated: int = 0
 
     @property
     def examples(self) -> int:
         """Number of examples."""
         return int(self.scores.sum())
 
-    def told(self) -> dict[str, list[int]]:
-        """Return the cells that are not empty and their counts, as entries of a message."""
+    def told(self) -> dict[str, Any]:
+        """Return the cells that are not empty and their counts, as entries of a message.
+
+        `repeated` is among them if it is not 0.
+        """
         risk = _sparse("risk-", self.risk) if len(self.risk) else {}
-        return {**_sparse("", self.scores), **risk}
+        repeated = {"repeated": self.repeated} if self.repeated else {}
+        return {**_sparse("", self.scores), **risk, **repeated}
 
 
 def together(sites: Iterable[HeldOut]) -> HeldOut:
     """Return the sum of the histograms of at least one site."""
-    scores, risk = zip(*sites, strict=True)
-    return HeldOut(sum(scores[1:], scores[0]), sum(risk[1:], risk[0]))
+    scores, risk, repeated = zip(*sites, strict=True)
+    return HeldOut(sum(scores[1:], scores[0]), sum(risk[1:], risk[0]), sum(repeated))
 
 
 def bounded(sites: Mapping[str, HeldOut], ratio: float | None) -> dict[str, HeldOut]:
@@ -174,7 +182,8 @@ def _outweighed(held: Sequence[int]) -> int:
 
 def _lighter(site: HeldOut, most: int) -> HeldOut:
     """Return histograms of `most` examples in the same proportions, but for one example."""
-    return HeldOut(*(_scaled(counts, most, site.examples) for counts in site))
+    scores, risk = (_scaled(counts, most, site.examples) for counts in site[:2])
+    return HeldOut(scores, risk, most * site.repeated // site.examples)
 
 
 def _scaled(counts: Tensor, most: int, examples: int) -> Tensor:
@@ -196,11 +205,13 @@ def believed(answer: Mapping[str, Any], height: int, risks: int) -> HeldOut:
     Raises
     ------
     ValueError
-        Unless all counts are whole numbers above 0, no cell comes twice, and both histograms count
-        equally many examples.
+        Unless all counts are whole numbers above 0, no cell comes twice, both histograms count
+        equally many examples, and no more are repeated.
     """
-    scores = _dense(answer, "", height)
-    held = HeldOut(scores, _dense(answer, "risk-", risks) if risks else scores[:0])
+    scores, (repeated,) = _dense(answer, "", height), _whole([answer.get("repeated", 0)])
+    held = HeldOut(scores, _dense(answer, "risk-", risks) if risks else scores[:0], repeated)
+    if not 0 <= repeated <= held.examples:
+        raise ValueError("more repeated examples than there are")
     if risks and held.examples != int(held.risk.sum()):
         raise ValueError("histograms of different numbers of examples")
     return held
@@ -317,6 +328,11 @@ def threshold(counts: Tensor, level: float) -> int:
     return min(int(place), BINS - 1)
 
 
+def repeated_words(repeated: int, examples: int, kind: str) -> str:
+    """Return words on examples that equal training examples or each other."""
+    return f"{repeated} of {examples} {kind} examples equal training examples or each other"
+
+
 SLACK = 1e-12
 """The part by which a sum of weights may fall short by rounding."""
 
@@ -335,6 +351,8 @@ class Thresholds:
         Number of examples of each class where predictions are made, (rows,); only for rows that are
         classes. A score of class c then has weight w_c, the ratio of this number to the row's own.
         The threshold of c is the least bin up to which scores weigh level · (Σ w + w_c).
+    repeated : int
+        Number of examples behind the thresholds that equal others, see `HeldOut`.
 
     Raises
     ------
@@ -345,6 +363,7 @@ class Thresholds:
     level: float
     counts: Tensor
     counted_as: Tensor | None = None
+    repeated: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1:
@@ -362,12 +381,25 @@ class Thresholds:
         return [row for row, count in enumerate(held) if count < examples_needed(self.level)]
 
     def lacking(self, rows: Sequence[str]) -> str:
-        """Return a line on thresholds with too few examples behind them, given the rows' names."""
+        """Return a line on examples behind thresholds: too few of them, or some equal others.
+
+        Parameters
+        ----------
+        rows
+            The rows' names.
+        """
+        said = []
+        if self.repeated:
+            equal = repeated_words(self.repeated, self.examples, "held-out")
+            held = f"if they belong together, sets hold the truth in less than {self.level:.4g}"
+            said += [f"{equal}: {held} of cases, see group="]
+        short = ", ".join(rows[row] for row in self.short)
         if self.examples < (needed := examples_needed(self.level)):
             held = f"{self.examples} examples are held out, and a level of {self.level} needs"
-            return f"Sets hold all there is: {held} {needed}"
-        short = ", ".join(rows[row] for row in self.short)
-        return f"Too few examples for a threshold of their own: {short}" if short else ""
+            said += [f"Sets hold all there is: {held} {needed}"]
+        elif short:
+            said += [f"Too few examples for a threshold of their own: {short}"]
+        return "; ".join(said)
 
     @cached_property
     def bins(self) -> Tensor:
@@ -392,7 +424,7 @@ class Thresholds:
 
     def without(self, counts: Tensor) -> Thresholds:
         """Return the thresholds without a site's histogram."""
-        return Thresholds(self.level, self.counts - counts)
+        return replace(self, counts=self.counts - counts)
 
     def of_site(self, own: Tensor, by_class: bool) -> Thresholds:
         """Return the thresholds for one site, given its own histogram.
@@ -401,11 +433,11 @@ class Thresholds:
         the site's own if the site has enough examples, and else that of all sites.
         """
         if by_class:
-            return Thresholds(self.level, self.counts, own.sum(1))
+            return replace(self, counted_as=own.sum(1))
         enough = own.sum(1, keepdim=True) >= examples_needed(self.level)
         whole = self.counts.clone()
         whole[self.short] = self.counts.sum(0)
-        return Thresholds(self.level, torch.where(enough, own, whole))
+        return replace(self, counts=torch.where(enough, own, whole))
 
     def sets(self, score: str, probs: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return which classes are in each example's set; arguments: `sets_within`."""

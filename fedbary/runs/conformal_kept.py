@@ -14,6 +14,7 @@ from fedbary.data.forms import content_of
 from fedbary.errors import SettingError
 from fedbary.predictive.conformal import HeldOut, Thresholds, believed, interval
 from fedbary.runs.whole import write_whole
+from fedbary.scores.coverage import without_intervals
 
 CONFORMAL = "conformal.json"
 """The file's name."""
@@ -54,8 +55,7 @@ def write_conformal(
         "sites": {
             name: {
                 "examples": held.examples,
-                **_by_others(found, held.scores),
-                **sizes.get(name, {}),
+                **_as_known(held, _by_others(found, held.scores) | {**sizes.get(name, {})}),
                 **held.told(),
             }
             for name, held in sites.items()
@@ -94,6 +94,11 @@ def table_of_sites(folder: Path) -> dict[str, list[Any]]:
     kept = [key for key in columns if not key.endswith(("cells", "counts"))]
     found = {key: [site.get(key, math.nan) for site in sites.values()] for key in kept}
     return {"site": list(sites), **found}
+
+
+def _as_known(held: HeldOut, scores: Mapping[str, float]) -> Mapping[str, float]:
+    """Return a site's scores, without intervals if its examples may not be independent."""
+    return without_intervals(scores) if held.repeated else scores
 
 
 def _by_others(found: Thresholds, counts: Tensor) -> dict[str, float]:

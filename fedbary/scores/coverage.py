@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from torch import Tensor
 
@@ -12,7 +13,9 @@ _TWO_SIDED = 1.959963984540054
 """Half-width of a mean's 95 % interval, in standard errors."""
 
 
-def coverage(hits: Tensor, sizes: Tensor, called: str = "set_size") -> dict[str, float]:
+def coverage(
+    hits: Tensor, sizes: Tensor, called: str = "set_size", independent: bool = True
+) -> dict[str, float]:
     """Score sets of classes, or intervals.
 
     - ``coverage``: part of the examples whose set holds the truth, with a 95 % Clopper-Pearson
@@ -26,16 +29,26 @@ def coverage(hits: Tensor, sizes: Tensor, called: str = "set_size") -> dict[str,
     ----------
     hits, sizes
         Whether each set holds the truth, and its size, (N,), N at least 1.
+    called
+        Name of the size.
+    independent
+        False: the examples may not be independent, and there is no interval.
     """
     count, held = int(hits.sum()), sizes.double()
     low, high = interval(count, len(hits))
-    return {
+    found = {
         "coverage": count / len(hits),
         "coverage_low": low,
         "coverage_high": high,
         **mean_size(*moments(held), len(held), called),
         **({"empty": float((held == 0).double().mean())} if called == "set_size" else {}),
     }
+    return found if independent else without_intervals(found)
+
+
+def without_intervals(scores: Mapping[str, float]) -> dict[str, float]:
+    """Return scores without the ends of their intervals."""
+    return {k: score for k, score in scores.items() if not k.endswith(("_low", "_high"))}
 
 
 def moments(sizes: Tensor) -> tuple[float, float]:

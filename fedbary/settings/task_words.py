@@ -33,10 +33,16 @@ class OfGuarantees(Checked):
     conformal_by
         all: one threshold. class: a threshold for each class, so that the rate holds for each
         class. A table's column of levels: a threshold for each level.
+    group
+        What names rows that belong together, such as a patient's: a column of a table, of texts or
+        of a Hugging Face data set; an array of an .npz; folder, for the folder below an image's
+        class. Whole groups are trained on, tested or held out. none: each row stands alone, or an
+        id that repeats is taken. It is no feature.
     """
 
     conformal: InsideUnit | None = None
     conformal_by: str = "all"
+    group: str = "none"
 
     IDLE: ClassVar[Idle] = {"conformal_by": LEVEL}
 
@@ -222,7 +228,8 @@ class OfTexts(OfAdapters, OfFeatures):
     target
         The column of the classes.
     id
-        The column that names a row; it comes back in predictions.csv.
+        The column that names a row; it comes back in predictions.csv. Rows of one name belong
+        together, see group.
     max_tokens
         Tokens of a text that the backbone reads; the rest is cut off. auto: its own number.
     """
@@ -249,7 +256,8 @@ class OfRows(Checked):
     leave_out
         Columns not to use, names with commas between.
     id
-        Column that names a row. It is no feature, and comes back in predictions.csv.
+        Column that names a row. It is no feature, and comes back in predictions.csv. Rows of one
+        name belong together, see group.
     missing
         Treatment of empty cells. refuse: stop. mean, median: fill them with that of all sites, from
         sums or counts; an empty text cell becomes the levels' shares. indicator: fill in the mean,

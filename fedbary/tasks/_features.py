@@ -51,7 +51,7 @@ def of_shard(shard: Shard, backbone: Backbone, folder: str) -> Shard:
     together = torch.cat([shard.x, shard.x_held_out])
     found = kept_features(together, backbone, folder)
     x, held_out = found.split([len(shard.x), len(shard.x_held_out)])
-    return Shard(x, shard.y, held_out, shard.y_held_out)
+    return replace(shard, x=x, x_held_out=held_out)
 
 
 def shape_of(settings: Settings, layout: ImageLayout) -> tuple[int, ...]:

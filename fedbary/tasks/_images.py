@@ -47,7 +47,9 @@ def load_dataset(settings: Settings) -> Dataset:
     named = named_shape(settings)
     data_dir, shape = Path(settings.data_dir), named if named and len(named) == 3 else None
     own = settings.of_task(OfImages)
-    return load(settings.dataset, data_dir, settings.download, shape, own.resize, own.target)
+    group = "" if own.group == "none" else own.group
+    how = settings.download, shape, own.resize, own.target, group
+    return load(settings.dataset, data_dir, *how)
 
 
 def load_foreign(settings: Settings) -> Dataset:

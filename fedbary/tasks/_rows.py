@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedbary.data import deal
-from fedbary.data.deal import Shard
+from fedbary.data.deal import Dealable, Shard
 from fedbary.data.examples import Examples
 from fedbary.data.sites import Site
 from fedbary.data.standardise import SAME, Sums
@@ -57,7 +57,8 @@ class Rows(Task):
         own = self.own
         columns = () if own.columns == "all" else tuple(map(plain, names_in(own.columns)))
         leave_out = () if own.leave_out == "none" else tuple(map(plain, names_in(own.leave_out)))
-        return Choice(columns, leave_out, "" if own.id == "none" else plain(own.id), own.missing)
+        name = "" if own.id == "none" else plain(own.id)
+        return Choice(columns, leave_out, name, own.missing, plain(self.group))
 
     @property
     def fills(self) -> bool:
@@ -82,12 +83,14 @@ class Rows(Task):
 
     def notes(self) -> tuple[str, ...]:
         """Return a line on what the settings' table holds."""
-        return (_note(self.held),)
+        return (_note(self.held), *id_repeats(self.held, self.group, self.own.id))
 
     def site_notes(self, site: Site, signature: Layout) -> tuple[str, ...]:
         """Return such a line on a site's own table."""
-        own = site.partition is None
-        return (_note(self.load(site.data_path, signature)),) if own else ()
+        if site.partition is not None:
+            return ()
+        table = self.load(site.data_path, signature)
+        return (_note(table), *id_repeats(table, self.group, self.own.id))
 
     def signature(self) -> Layout:
         """Return the columns, their levels and the classes of the server's data."""
@@ -115,7 +118,7 @@ class Rows(Task):
             return deal.client_shard(table, self.deal, site.partitions, site.partition)
         try:
             table = self.load(site.data_path, signature)
-            return deal.site_shard(*table.examples, self.deal, site.key)
+            return deal.site_shard(*table.examples, self.deal, site.key, table.groups)
         except CellError as error:
             told = error.told or UNTOLD
             raise CellError(error.setting, error.value, error.allowed, told) from None
@@ -176,7 +179,15 @@ class Rows(Task):
 
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read the rows of a file."""
-        return read_rows(path, self.own.target, signature, self.choice.id)
+        return read_rows(path, self.own.target, signature, self.choice)
+
+
+def id_repeats(held: Dealable, group: str, id: str) -> tuple[str, ...]:
+    """Return a line if an id that repeats is taken for the group."""
+    if group or held.groups is None:
+        return ()
+    many = f"{len(held.groups)} rows have {len(held.groups.unique())} names"
+    return (f"id={id} repeats: {many}, and those of one name stay together, as with group={id}",)
 
 
 def _idle(facts: Facts, names: Sequence[str]) -> list[int]:
@@ -193,6 +204,8 @@ def _note(held: Examples) -> str:
         parts.append(f"levels: {', '.join(texts)}")
     if gone := int(held.x.isnan().any(1).sum()):
         parts.append(f"{gone} rows with missing values")
+    if held.groups is not None:
+        parts.append(f"{len(held.groups.unique())} groups")
     if held.unused:
         parts.append(f"not used: {', '.join(held.unused)}")
     return f"{held.source}: {'; '.join(parts)}"

@@ -20,12 +20,13 @@ from fedbary.data.deal import (
     client_rows,
     client_shard,
     evaluation_data,
+    evaluation_groups,
     server_shard,
     site_shard,
     trained_rows,
     training_data,
 )
-from fedbary.data.digest import Digest, content_hash, digest_of, row_hashes
+from fedbary.data.digest import Digest, content_hash, digest_of, repeats, row_hashes
 from fedbary.data.examples import Examples
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
@@ -38,6 +39,7 @@ from fedbary.runs.own_code import require_same_code
 from fedbary.runs.run_folder import read_signature
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
+from fedbary.settings.task_words import OfGuarantees
 from fedbary.tasks._values import (
     ClientMetrics,
     Conditions,
@@ -59,13 +61,18 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=1024)
 def moved(shard: Shard, device: torch.device) -> Shard:
     """Return a shard on a device, once per process."""
-    return Shard(*(held.to(device) for held in vars(shard).values()))
+    return Shard(*(held if held is None else held.to(device) for held in vars(shard).values()))
 
 
 @lru_cache(maxsize=4)
 def _content(held: Dealable, dealt: Deal) -> str:
     parts = held.examples, evaluation_data(held, dealt)
     return " ".join(content_hash(row_hashes(x), y) for x, y in parts)
+
+
+@lru_cache(maxsize=4)
+def _trained_hashes(held: Dealable, dealt: Deal, clients: int) -> Tensor:
+    return row_hashes(held.examples[0][trained_rows(held, dealt, clients)])
 
 
 class Task(ABC):
@@ -144,6 +151,12 @@ class Task(ABC):
         )
 
     @property
+    def group(self) -> str:
+        """What names the groups of rows, in the settings; "" for none."""
+        word = self.settings.of_task(OfGuarantees).group
+        return "" if word == "none" else word
+
+    @property
     def predictor(self) -> Predictor:
         """The kind of prediction that the settings name."""
         return predictor_named(self.settings.predictive, dict(self.settings))
@@ -162,6 +175,8 @@ class Task(ABC):
         """
         torch_device(self.settings)
         self.make_model(self.signature())
+        if self.group and self.settings.dataset != "none" and self.held.groups is None:
+            raise SettingError("group", self.group, "none: these data have no groups")
         if not own_data:
             client_rows(self.held, self.deal, self.settings.clients)
 
@@ -191,11 +206,12 @@ class Task(ABC):
         own = self.examples(Path(site.data_path), signature)
         if own.y is None:
             raise SettingError(site.data_path, "examples without targets", "a target for each")
-        return moved(site_shard(own.x, own.y, self.deal, site.key), torch_device(self.settings))
+        dealt = site_shard(own.x, own.y, self.deal, site.key, own.groups)
+        return moved(dealt, torch_device(self.settings))
 
-    def raw(self, site: Site, signature: Any) -> Tensor:
-        """Return the inputs that a site trains on (N, …), before a network makes features."""
-        return self.shard(site, signature).x
+    def raw(self, site: Site, signature: Any) -> Shard:
+        """Return what a site holds, before a network makes features of it."""
+        return self.shard(site, signature)
 
     def notes(self) -> Sequence[str]:
         """Return lines on the settings' data, and on files that were not read."""
@@ -218,13 +234,29 @@ class Task(ABC):
         """Return a line on inputs without spread in the training data, which have no effect."""
         return ()
 
-    def repeated(self, digest: Digest) -> Sequence[str]:
-        """Return a line on test examples that equal training examples, by a digest of the data."""
-        x = self.evaluation_examples().x
-        if not (count := int(digest.trained_on(x).sum())):
-            return ()
-        said = f"{count} of {len(x)} test examples equal training examples"
-        return (f"{said}: scores on new examples may be worse",)
+    def repeated(self, digest: Digest, clients: int = 0) -> Sequence[str]:
+        """Return a line on test and held-out examples that equal training examples, if some do.
+
+        The digest is of the data, as they are dealt to so many clients; 0: to none.
+        """
+        parts = {"test": self.evaluation_examples().x}
+        if clients and self.deal.holdout:
+            dealt = np.concatenate(client_rows(self.held, self.deal, clients))
+            held_out = np.setdiff1d(dealt, trained_rows(self.held, self.deal, clients).numpy())
+            parts["held-out"] = self.held.examples[0][torch.from_numpy(held_out)]
+        counts = {part: int(digest.trained_on(x).sum()) for part, x in parts.items()}
+        said = [f"{n} of {len(parts[part])} {part} examples" for part, n in counts.items() if n]
+        worse = "equal training examples: scores on new examples may be worse"
+        return (f"{' and '.join(said)} {worse}",) if said else ()
+
+    def repeats(self, raw: Shard, site: Site) -> int:
+        """Return how many held-out examples equal a training example, or an earlier held-out one.
+
+        `raw` is what the site holds. A simulated site compares with all clients' examples.
+        """
+        if site.partition is None:
+            return repeats(raw.x_held_out, row_hashes(raw.x))
+        return repeats(raw.x_held_out, _trained_hashes(self.held, self.deal, site.partitions))
 
     @property
     def content(self) -> str:
@@ -423,7 +455,8 @@ class Task(ABC):
         """Return the labelled examples that the server scores models on, in their own units."""
         if self.settings.dataset == "none":
             raise SettingError("dataset", "none", "labelled examples: this run's server had none")
-        return Examples(*evaluation_data(self.held, self.deal))
+        groups = evaluation_groups(self.held, self.deal)
+        return Examples(*evaluation_data(self.held, self.deal), groups=groups)
 
     @abstractmethod
     def answers(self, prediction: Any, signature: Any) -> dict[str, np.ndarray]:

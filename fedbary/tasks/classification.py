@@ -105,9 +105,9 @@ class Classification(Classes):
         _features.require_same(self.pretrained, signature)
         return self.seen(self._images_of(site, signature), site.state_path)
 
-    def raw(self, site: Site, signature: ImageLayout) -> Tensor:
-        """Return the images that a site trains on, and no features of them."""
-        return self._images_of(site, signature).x
+    def raw(self, site: Site, signature: ImageLayout) -> Shard:
+        """Return the images that a site holds, and no features of them."""
+        return self._images_of(site, signature)
 
     def _images_of(self, site: Site, signature: ImageLayout) -> Shard:
         if site.partition is None:
@@ -118,7 +118,8 @@ class Classification(Classes):
 
     def own_shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return the inputs and labels of a site's own data."""
-        found = own_shard(site.data_path, signature, self.own.resize, self.deal, site.key)
+        how = self.own.resize, self.deal, site.key, self.group
+        found = own_shard(site.data_path, signature, *how)
         if self.pretrained is not None:
             self.pretrained.transform.require(found.x)
         return found
@@ -188,7 +189,7 @@ class Classification(Classes):
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return a shard with its images normalised."""
         by = Normaliser.from_facts(facts)
-        return Shard(by(shard.x), shard.y, by(shard.x_held_out), shard.y_held_out)
+        return replace(shard, x=by(shard.x), x_held_out=by(shard.x_held_out))
 
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
@@ -241,7 +242,7 @@ class Classification(Classes):
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""
-        return read_images(path, signature, self.own.resize)
+        return read_images(path, signature, self.own.resize, self.group)
 
     def idle(self, facts: Facts) -> tuple[str, ...]:
         """Return a line on channels or features without spread."""

@@ -157,6 +157,7 @@ class Regression(Rows):
             by.target(shard.y),
             by.features(shard.x_held_out),
             by.target(shard.y_held_out),
+            shard.independent,
         )
 
     def answer(

@@ -160,9 +160,8 @@ class Tables(Rows, Classes):
         """Return a shard with its features standardised, on the device."""
         x = partial(self.taken, facts=facts)
         device = torch_device(self.settings)
-        return Shard(
-            x(shard.x), shard.y.to(device), x(shard.x_held_out), shard.y_held_out.to(device)
-        )
+        y, y_held_out = shard.y.to(device), shard.y_held_out.to(device)
+        return Shard(x(shard.x), y, x(shard.x_held_out), y_held_out, shard.independent)
 
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]

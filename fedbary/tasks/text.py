@@ -27,7 +27,7 @@ from fedbary.data.forms import source_of, user_path
 from fedbary.data.image_layout import ImageLayout, parse_classes
 from fedbary.data.images import Dataset
 from fedbary.data.sites import Site
-from fedbary.data.tables import load_frame, perhaps
+from fedbary.data.tables import Choice, load_frame, perhaps, plain
 from fedbary.data.text_rows import clean, dataset_of, read_texts, text_examples
 from fedbary.data.unchanged import Kept, source_state
 from fedbary.errors import CellError, SettingError
@@ -51,7 +51,8 @@ _dataset = lru_cache(maxsize=4)(dataset_of)
 
 @lru_cache(maxsize=64)
 def _own_shard(rows: Examples, dealt: deal.Deal, key: int) -> Shard:
-    return deal.site_shard(*rows.known().examples, dealt, key)
+    known = rows.known()
+    return deal.site_shard(*known.examples, dealt, key, known.groups)
 
 
 def of_texts(settings: Settings) -> Iterator[Condition]:
@@ -91,7 +92,8 @@ class Text(Classification):
     def _read(self, name: str, classes: tuple[str, ...] | None) -> Examples:
         """Return a source's texts, with labels for some classes, or for its own; None: without."""
         by, own, encode = self.settings, self.words, self.pretrained.encoder
-        where = name, by.data_dir, own.target, by.download
+        choice = Choice() if classes is None else self._choice
+        where = name, by.data_dir, own.target, by.download, choice
 
         def read() -> Examples:
             frame = load_frame(*where)
@@ -109,6 +111,12 @@ class Text(Classification):
         if id not in ("none", *rows.unused):
             raise CellError("id", id, perhaps(id, rows.source, rows.unused))
         return _dataset(rows)
+
+    @property
+    def _choice(self) -> Choice:
+        """The columns that name texts and groups."""
+        id = "" if self.words.id == "none" else plain(self.words.id)
+        return Choice(id=id, group=plain(self.group))
 
     @property
     def _classes(self) -> tuple[str, ...]:
@@ -144,7 +152,9 @@ class Text(Classification):
         """Return lines on the table of texts, and on the language of the default's network."""
         english = "MiniLM knows English; for other languages choose another backbone="
         is_usual = self.words.backbone == OfTexts.backbone
-        return (*super().notes(), *([english] if is_usual else []))
+        repeats = () if self.settings.dataset == "none" else (self.held, self.group, self.words.id)
+        said = id_repeats(*repeats) if repeats else ()
+        return (*super().notes(), *said, *([english] if is_usual else []))
 
     def site_notes(self, site: Site, signature: ImageLayout) -> tuple[str, ...]:
         """Return lines on a site's own texts that are cut or left out."""
@@ -152,7 +162,10 @@ class Text(Classification):
             return ()
         rows = self._read(site.data_path, signature.classes)
         said = (f"{len(rows.x) - len(rows.unknown)} texts", *rows.notes)
-        return (f"{site.data_path}: {'; '.join(said)}",)
+        return (
+            f"{site.data_path}: {'; '.join(said)}",
+            *id_repeats(rows, self.group, self.words.id),
+        )
 
     def augments(self, site: Site) -> Augment:
         """Change nothing at random."""
@@ -167,7 +180,7 @@ class Text(Classification):
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read the texts of a table."""
         own = self.words
-        how = own.text, own.target, own.id, signature.classes, self.pretrained.encoder
+        how = own.text, own.target, self._choice, signature.classes, self.pretrained.encoder
         return text_examples(path, *how)
 
     def inputs(self, x: Tensor | Sequence[str], signature: ImageLayout) -> Tensor:

@@ -134,7 +134,8 @@ def _write_sets(folder: Path, run: Path, site: str, settings: Settings, signatur
     sites = read_sites(run, len(row_names(settings, signature)), risks(signature))
     sites.pop(site, None)
     if level is not None and sites:
-        found = Thresholds(level, together(sites.values()).scores)
+        all_ = together(sites.values())
+        found = Thresholds(level, all_.scores, repeated=all_.repeated)
         write_conformal(folder, found, sites, edges(settings, signature, found), {}, {})
 
 

@@ -236,12 +236,14 @@ def set_scores(
 ) -> tuple[dict[str, list[Any]], Tensor, Tensor]:
     """Score sets or intervals: of all examples, of each class, and for each value of a column.
 
+    One example of each group counts. Examples that may not be independent have no intervals.
+
     Returns
     -------
     dict
         Columns: ``group``, ``examples`` and what `coverage` finds; the first row is of all.
     hits, sizes : Tensor
-        Whether each holds the truth, and its size, (N,).
+        Whether each holds the truth, and its size, (n,) for the n examples that count.
 
     Raises
     ------
@@ -249,6 +251,8 @@ def set_scores(
         As in `groups`.
     """
     assert examples.y is not None
+    is_known = not trained.doubt(examples)
+    examples = examples.independent()
     y, signature, settings = examples.y, trained.signature, trained.settings
     rows = rows_of(settings, signature, examples.x)
     predicted = trained.scored_by_sites(examples)
@@ -262,7 +266,8 @@ def set_scores(
             continue
         table["group"].append(name)
         table["examples"].append(len(index))
-        for score, value in coverage(hits[index], sizes[index], called).items():
+        scored = coverage(hits[index], sizes[index], called, is_known)
+        for score, value in scored.items():
             table.setdefault(score, []).append(value)
     return table, hits, sizes
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from fedbary.data.digest import Digest
+from fedbary.data.digest import Digest, repeats
 from fedbary.data.examples import Examples
 from fedbary.data.forms import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.predictive import Predictive
-from fedbary.predictive.conformal import HeldOut, Thresholds, together
+from fedbary.predictive.conformal import HeldOut, Thresholds, repeated_words, together
 from fedbary.runs.schema import ROUND, result_line
 from fedbary.runs.whole import write_whole
 from fedbary.seeds import seed_of_draws
@@ -107,8 +107,9 @@ class Trained:
         if own.conformal is None or not self.sites:
             allowed = "a run with conformal=0.9, whose sites sent histograms"
             raise SettingError("conformal", "none", allowed)
-        all_ = together(self.sites.values()).scores
-        found = Thresholds(own.conformal if level is None else level, all_)
+        all_ = together(self.sites.values())
+        asked = own.conformal if level is None else level
+        found = Thresholds(asked, all_.scores, repeated=all_.repeated)
         if site is None:
             return found
         if site not in self.sites:
@@ -158,6 +159,19 @@ class Trained:
         if self.data is None:
             return torch.zeros(len(examples.x), dtype=torch.bool)
         return self.data.trained_on(examples.x)
+
+    def doubt(self, examples: Examples) -> str:
+        """Return why examples may be no independent ones of what was not trained on; "" if none.
+
+        Those of groups are independent group by group, see `Examples.independent`.
+        """
+        if examples.groups is not None:
+            return ""
+        if group := self.task.group:
+            return f"nothing here names their groups, as group={group} does"
+        seen = torch.zeros(0).long() if self.data is None else self.data.rows[self.data.trained]
+        repeated = repeats(examples.x, seen)
+        return repeated_words(repeated, len(examples.x), "these") if repeated else ""
 
     def predict(self, x: Inputs, samples: int | None = None, seed: int = 0) -> Any:
         """Predict, by the run's `predictive`.

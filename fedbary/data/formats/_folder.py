@@ -117,9 +117,9 @@ def images(source: DataSource, reading: Reading) -> dict[str, Any]:
         held = ", ".join(classes) or "no folder"
         raise SettingError(str(train), held, "a folder of images for each of 2 classes or more")
     require_examples(train)
-    shape = reading.shape or shape_in(train, classes)
-    tested = read_classes(test, classes, shape, resize) if test else None
-    arrays = arrays_of(classes, read_classes(train, classes, shape, resize), tested)
+    how = classes, reading.shape or shape_in(train, classes), resize, reading.group
+    tested = read_classes(test, *how) if test else None
+    arrays = arrays_of(classes, read_classes(train, *how), tested)
     said = [f"{part}: {described(part, classes)}" for part in (train, test) if part]
     if left := [place.name for place in parts.values() if test and place not in (train, test)]:
         said.append(f"{folder}: not read: {named(left)}")

@@ -40,7 +40,7 @@ def images(source: DataSource, reading: Reading) -> dict[str, Any]:
     if not path.is_file():
         allowed = f"the path of an .npz file; there is none at {path}"
         raise SettingError("dataset", source.text, allowed)
-    return read_npz_arrays(path, (*PARTS, NAMES))
+    return read_npz_arrays(path, (*PARTS, NAMES, *reading.group_arrays))
 
 
 def table(source: DataSource, reading: Reading) -> Frame:
@@ -60,7 +60,25 @@ def table(source: DataSource, reading: Reading) -> Frame:
     if len(set(names)) < len(names):
         twice = Counter(names).most_common(1)[0][0]
         raise CellError(f"{path}: features", twice, "a name for each column of its own")
-    return frame(str(path), dict(zip(names, x.T, strict=True)), y, splits)
+    columns = dict(zip(names, x.T, strict=True)) | _group_column(path, reading, len(x))
+    return frame(str(path), columns, y, splits)
+
+
+def _group_column(path: Path, reading: Reading, count: int) -> dict[str, np.ndarray]:
+    """Return the array of groups by its name, if the reading names one and the file has it."""
+    if not reading.group:
+        return {}
+    arrays = read_npz_arrays(path, (reading.group, *reading.group_arrays))
+    parts = [arrays[name] for name in reading.group_arrays if name in arrays]
+    held = arrays.get(reading.group, np.concatenate(parts) if parts else None)
+    if held is None:
+        return {}
+    if held.shape[:1] != (count,) and parts:  # a test part without labels is not read
+        held = parts[0]
+    if held.shape != (count,) or held.dtype.kind not in KINDS:
+        told = f"{held.shape} {held.dtype}"
+        raise SettingError(f"{path}: {reading.group}", told, "a group's name for each row")
+    return {reading.group: held}
 
 
 def read_npz_arrays(path: Path, names: Collection[str]) -> dict[str, Any]:

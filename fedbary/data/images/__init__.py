@@ -28,7 +28,7 @@ from fedbary.data.images._dataset import (
     from_arrays,
     pixel_sums,
 )
-from fedbary.data.readers import Reading, reader
+from fedbary.data.readers import GROUPS, Reading, reader
 from fedbary.data.unchanged import Kept, source_state, state_of
 from fedbary.errors import SettingError, one_line
 from fedbary.parts.registry import modules
@@ -57,6 +57,7 @@ def load(
     shape: Shape | None = None,
     resize: str = "none",
     target: str = UNNAMED,
+    group: str = "",
 ) -> Dataset:
     """Return a data set as tensors, read once, and anew where its files have changed.
 
@@ -78,6 +79,8 @@ def load(
         Treatment of pictures of another size, see `fedbary.data.image_files.read_image`.
     target : str
         The column of the classes, of a set that has columns.
+    group : str
+        What names the images' groups, see `Reading`.
 
     Returns
     -------
@@ -91,7 +94,7 @@ def load(
         The name is unknown, the data cannot be had, or a file has invalid content; the message says
         which.
     """
-    reading = Reading(user_path(data_dir).absolute(), False, target, shape, resize)
+    reading = Reading(user_path(data_dir).absolute(), False, target, shape, resize, group=group)
     there = _laid_out_state(name, reading)
     state = source_state(source_of(name), reading.data_dir), there
     now = replace(reading, download=download)
@@ -104,9 +107,14 @@ def _laid_out_state(name: str, reading: Reading) -> Hashable:
 
 def _read(name: str, reading: Reading) -> Dataset:
     try:
-        return _read_anew(name, reading)
+        held = _read_anew(name, reading)
     except MemoryError as error:
         raise SettingError("dataset", error, "a data set that fits into memory") from error
+    if reading.group and (held.groups is None or held.groups_test is None):
+        allowed = "none, a column beside images, or folder; arrays need the names of "
+        allowed += f"{' and '.join(reading.group_arrays)}"
+        raise SettingError("group", reading.group, allowed)
+    return held
 
 
 def _read_anew(name: str, reading: Reading) -> Dataset:
@@ -120,7 +128,10 @@ def _read_anew(name: str, reading: Reading) -> Dataset:
         allowed += f"images, {elsewhere('images', 'image_columns')}"
         raise SettingError("dataset", name, allowed)
     called = str(source.path(reading.data_dir)) if source.kind == "npz" else name
-    return from_arrays(name, read(source, reading), called)
+    arrays = read(source, reading)
+    known = zip(GROUPS, reading.group_arrays, strict=False)
+    groups = {key: arrays[array] for key, array in known if array in arrays}
+    return from_arrays(name, {**arrays, **groups}, called)
 
 
 def _named(name: str, data_dir: Path, download: bool) -> Dataset:

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from fedbary.data.batches import Augment, scale_pixels
 from fedbary.data.deal import tenth_of_all
-from fedbary.data.formats.npz import NAMES, PARTS, read_npz_arrays
+from fedbary.data.formats.npz import KINDS, NAMES, PARTS, read_npz_arrays
+from fedbary.data.grouping import numbers_of, require_apart
 from fedbary.data.image_folder import named
 from fedbary.data.image_layout import MIN_SIDE
-from fedbary.data.readers import NOTES, parted
+from fedbary.data.readers import GROUPS, NOTES, parted
 from fedbary.data.standardise import Standardiser, Sums
 from fedbary.errors import SettingError
 from fedbary.texts import alike, composed
@@ -66,6 +67,8 @@ class Dataset:
         Random changes of training batches, see `batch_source`.
     notes : tuple of str
         Lines on files that were read, on others that were not, and on oddities.
+    groups, groups_test : Tensor or None
+        The group of each image, (N,) int64, see `fedbary.data.grouping`; None: each stands alone.
     """
 
     name: str
@@ -76,6 +79,8 @@ class Dataset:
     classes: tuple[str, ...]
     augment: Augment = False
     notes: tuple[str, ...] = ()
+    groups: Tensor | None = None
+    groups_test: Tensor | None = None
 
     @property
     def num_classes(self) -> int:
@@ -95,6 +100,10 @@ class Dataset:
     def parted(self, split: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the numbers of all training examples, and the test set: it has one split."""
         return torch.arange(len(self.y_train)), (self.x_test, self.y_test)
+
+    def tested_groups(self, split: int) -> Tensor | None:
+        """Return the group of each test image; None where each stands alone."""
+        return self.groups_test
 
     def validation(self, targets: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draw a tenth of the training examples."""
@@ -138,7 +147,8 @@ def from_arrays(
     if _is_hidden(arrays["y_test"], arrays["y_train"]):
         warnings.warn(f"{source}: y_test has no labels; a part of y_train is tested", stacklevel=2)
         known = np.asarray(arrays["x_train"]), np.asarray(arrays["y_train"])
-        arrays = {**arrays, **parted(*known)}
+        groups = groups_of(arrays, GROUPS[0], len(known[1]), source)
+        arrays = {**arrays, **parted(*known, groups)}
     x_train, y_train = tensors(arrays, ("x_train", "y_train"), source)
     x_test, y_test = tensors(arrays, ("x_test", "y_test"), source)
     if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
@@ -168,7 +178,32 @@ def from_arrays(
     top = float(x_train.max()) / (255 if x_train.dtype == torch.uint8 else 1)
     if top < DARK and x_train.min() >= 0 and x_train.ndim > 2:
         notes += (f"{source}: the largest pixel is {top:.2g} of 1: all images are dark",)
-    return Dataset(name, x_train, y_train, x_test, y_test, classes, augment, notes)
+    groups, tested = (
+        groups_of(arrays, name, len(y), source)
+        for name, y in zip(GROUPS, (y_train, y_test), strict=True)
+    )
+    if groups is not None and tested is not None:
+        require_apart(source, groups, tested)
+        said = f"{len(groups.unique())} groups to train on, {len(tested.unique())} to test on"
+        notes += (f"{source}: {said}",)
+    held = x_train, y_train, x_test, y_test
+    return Dataset(name, *held, classes, augment, notes, groups, tested)
+
+
+def groups_of(arrays: Mapping[str, Any], name: str, count: int, source: str) -> Tensor | None:
+    """Return the groups of so many examples that an array of names, or of numbers, has.
+
+    Raises
+    ------
+    SettingError
+        If the array is no name for each example.
+    """
+    if (names := arrays.get(name)) is None or isinstance(names, Tensor):
+        return names
+    if (held := np.asarray(names)).shape != (count,) or held.dtype.kind not in KINDS:
+        allowed = "a name or a number for the group of each example"
+        raise SettingError(f"{source}: {name}", f"{held.shape} {held.dtype}", allowed)
+    return numbers_of(held.tolist())
 
 
 def _is_hidden(tested: Any, known: Any) -> bool:
@@ -176,21 +211,26 @@ def _is_hidden(tested: Any, known: Any) -> bool:
     return bool(np.size(tested) and (np.asarray(tested) == -1).all() and np.ndim(known) == 1)
 
 
-def read_own_npz(path: Path) -> tuple[Tensor, Tensor]:
-    """Return a site's own images (N, C, H, W) and labels from an ``.npz`` file.
+def read_own_npz(path: Path, group: str = "") -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return a site's own images (N, C, H, W), labels and groups from an ``.npz`` file.
 
     They are its arrays ``x`` and ``y`` or else ``x_train`` and ``y_train``, as `from_arrays` has
-    them.
+    them. A third array names the groups, by `group` or that with ``_train``.
 
     Raises
     ------
     SettingError
         The file is unreadable, or holds what it must not.
     """
-    arrays = read_npz_arrays(path, ("x", "y", "x_train", "y_train"))
-    for names in (("x", "y"), ("x_train", "y_train")):
-        if set(names) <= arrays.keys():
-            return tensors(arrays, names, str(path))
+    known = ("x", "y", group), ("x_train", "y_train", f"{group}_train")
+    arrays = read_npz_arrays(path, [*known[0], *known[1]])
+    for x, y, name in known:
+        if {x, y} <= arrays.keys():
+            images, labels = tensors(arrays, (x, y), str(path))
+            if group and name not in arrays:
+                raise SettingError("group", "no such array", "the array of groups that is named")
+            groups = groups_of(arrays, name, len(labels), str(path)) if group else None
+            return images, labels, groups
     raise SettingError(str(path), ", ".join(arrays) or "no array", "x and y, or x_train, y_train")
 
 

@@ -118,4 +118,4 @@ def _read(name: str, part: Any, shape: Shape, resize: str, seen: Counter[str]) -
         labels.append(label)
     if not all(isinstance(label, int | np.integer) for label in labels):
         raise SettingError(f"dataset {name}: labels", labels[0], "a class for each image")
-    return np.stack(pixels), np.array(labels)
+    return np.stack(pixels), np.array(labels), None

@@ -13,12 +13,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
 from fedbary.data.examples import Examples
 from fedbary.data.formats.npz import PARTS
 from fedbary.data.forms import DataSource, elsewhere, endings, source_of, user_path
 from fedbary.data.frame import Frame, plain
+from fedbary.data.grouping import numbers_of
 from fedbary.data.layout import Layout
 from fedbary.data.readers import Reading, reader
 from fedbary.data.tables._layout import (
@@ -27,6 +29,7 @@ from fedbary.data.tables._layout import (
     coded,
     coded_rows,
     encode,
+    grouped,
     layout_of,
     number_layout,
     perhaps,
@@ -105,7 +108,7 @@ def load(
     SettingError
         There is no such set, or its content is invalid; the message says what and where.
     """
-    reading = _reading(data_dir, target, download)
+    reading = _reading(data_dir, target, download, choice.group)
     return _coded("read", name, reading, layout, choice, ())
 
 
@@ -129,12 +132,12 @@ def load_labelled(
         The classes in their order, the positive one last; by default those of the data, see
         `Layout`.
     """
-    reading = _reading(data_dir, target, download)
+    reading = _reading(data_dir, target, download, choice.group)
     return _coded("read_labelled", name, reading, layout, choice, classes)
 
 
-def _reading(data_dir: Path | str, target: str, download: bool) -> Reading:
-    return Reading(user_path(data_dir).absolute(), download, target)
+def _reading(data_dir: Path | str, target: str, download: bool, group: str = "") -> Reading:
+    return Reading(user_path(data_dir).absolute(), download, target, group=group)
 
 
 def _coded(
@@ -146,7 +149,7 @@ def _coded(
     classes: tuple[str, ...],
 ) -> Examples:
     def read() -> Examples:
-        held = _with_target(_read(function, name, reading), reading.target)
+        held = grouped(_with_target(_read(function, name, reading), reading.target), choice)
         if layout is not None:
             return encode(held, layout)
         held = chosen(held, choice)
@@ -158,9 +161,15 @@ def _coded(
     return _examples.get(key, _state(name, reading), read)
 
 
-def load_frame(name: str, data_dir: Path | str, target: str, download: bool) -> Frame:
-    """Return a table as its source has it, with a class for each row; errors are as in `load`."""
-    return _with_target(_read("read_labelled", name, _reading(data_dir, target, download)), target)
+def load_frame(
+    name: str, data_dir: Path | str, target: str, download: bool, choice: Choice = ALL
+) -> Frame:
+    """Return a table as its source has it, with a class for each row, and groups if some are named.
+
+    Errors are as in `load`.
+    """
+    held = _read("read_labelled", name, _reading(data_dir, target, download))
+    return grouped(_with_target(held, target), choice)
 
 
 def load_features(
@@ -179,16 +188,19 @@ def load_features(
     return coded(replace(held, target=None), layout).known().x
 
 
-def read_rows(path: Path, target: str, layout: Layout, id: str = "") -> Examples:
+def read_rows(path: Path, target: str, layout: Layout, choice: Choice = ALL) -> Examples:
     """Read rows to predict, coded as the federation's, see `read_examples` and `coded`."""
-    return read_examples(path, target, id, partial(coded, layout=layout))
+    return read_examples(path, target, choice, partial(coded, layout=layout))
 
 
-def read_examples(path: Path, target: str, id: str, code: Callable[[Frame], Examples]) -> Examples:
+def read_examples(
+    path: Path, target: str, choice: Choice, code: Callable[[Frame], Examples]
+) -> Examples:
     """Read the rows of a file to predict, with targets where there are some.
 
-    Columns are found by name, in any order; others are `unused`, except for the column `id`, which
-    names rows. A target that is empty in every row counts as absent.
+    Columns are found by name, in any order; others are `unused`, except for those that the choice
+    has for names and groups. They need not be there. A target that is empty in every row counts as
+    absent.
 
     Raises
     ------
@@ -196,16 +208,22 @@ def read_examples(path: Path, target: str, id: str, code: Callable[[Frame], Exam
         If the file is of no known format, or as `code` does, which makes examples of a frame.
     """
     source = source_of(str(path))
-    held = _of_source(source, Reading(Path(), target=target, id=id)) if source.is_file else None
+    reading = Reading(Path(), target=target, id=choice.id, group=choice.group)
+    held = _of_source(source, reading) if source.is_file else None
     if held is None:
         raise SettingError("data", str(path), "the path of a .csv, a .parquet or an .npz file")
     columns = {name: column.values for name, column in held.columns.items()}
     if held.ids is not None:
-        columns[id] = held.ids
+        columns[choice.id] = held.ids
     if held.target is not None:
         columns[target] = held.target.values
         held = held if not held.target.missing.all() else replace(held, target=None)
-    return replace(code(held), columns=columns)
+    found, names = code(held), columns.get(choice.group or choice.id, np.empty(0))
+    known = [name for name in names.tolist() if name != ""]
+    is_grouped = len(names) and (choice.group or len(set(known)) < len(known))
+    groups = numbers_of(names.tolist()) if is_grouped else None
+    unused = tuple(name for name in found.unused if name != choice.group)
+    return replace(found, columns=columns, unused=unused, groups=groups)
 
 
 def _of_source(source: DataSource, reading: Reading) -> Frame | None:

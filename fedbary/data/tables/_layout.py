@@ -27,6 +27,7 @@ from fedbary.data.frame import (
     order_of,
     unit_of,
 )
+from fedbary.data.grouping import numbers_of
 from fedbary.data.layout import Layout
 from fedbary.errors import CellError, SettingError
 from fedbary.texts import alike, listed
@@ -203,12 +204,41 @@ class Choice:
         The column that names a row, which is not used; empty for none.
     missing : str
         Treatment of empty cells, see `Layout`.
+    group : str
+        The column that names a row's group, which is not used; empty for none, or for that of `id`
+        if a name stands in several rows.
     """
 
     columns: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = ()
     id: str = ""
     missing: str = "refuse"
+    group: str = ""
+
+
+def grouped(frame: Frame, choice: Choice) -> Frame:
+    """Return a frame whose rows have groups, if a column names them.
+
+    Raises
+    ------
+    SettingError
+        If there is no such column, or a cell of it is empty.
+    """
+    name = choice.group or choice.id
+    if (held := frame.columns.get(name)) is None:
+        if choice.group:
+            allowed = perhaps(name, frame.name, list(frame.columns))
+            raise CellError("group", name, allowed, "a table without the column of groups")
+        return frame
+    where, known = f"group, column {name!r}", held.rows(~held.missing).names
+    if not choice.group and len(set(known)) == len(known):
+        return frame
+    require_plain(frame.name, where, held)
+    if held.missing.any():
+        row = int(held.missing.argmax()) + 1
+        allowed = "a name for each row's group: rows without one may belong together"
+        raise CellError(f"{frame.name}: row {row}, {where}", "", allowed, "a row without a group")
+    return replace(frame, groups=numbers_of(held.names))
 
 
 def chosen(frame: Frame, choice: Choice) -> Frame:
@@ -221,11 +251,11 @@ def chosen(frame: Frame, choice: Choice) -> Frame:
     """
     named = [("columns", name) for name in choice.columns]
     named += [("leave_out", name) for name in choice.leave_out]
-    named += [("id", choice.id)] if choice.id else []
+    named += [(word, name) for word in ("id", "group") if (name := getattr(choice, word))]
     for setting, name in named:
         if name not in frame.columns:
             raise CellError(setting, name, perhaps(name, frame.name, list(frame.columns)))
-    left = {*choice.leave_out, choice.id}
+    left = {*choice.leave_out, choice.id, choice.group}
     wanted = [name for name in choice.columns or frame.columns if name not in left]
     if not wanted:
         raise CellError("leave_out", ",".join(left), "at least one column that is used")
@@ -305,6 +335,7 @@ def coded(frame: Frame, layout: Layout) -> Examples:
         frame.splits,
         unused=layout.unused(frame.columns),
         unknown=tuple(np.flatnonzero(unknown).tolist()),
+        groups=frame.groups,
     )
 
 
