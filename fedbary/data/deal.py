@@ -282,7 +282,7 @@ def trained_rows(held: Dealable, deal: Deal, clients: int) -> Tensor:
     """Return the numbers of the rows that clients (0 for none) and the server train on."""
     parts = enumerate(client_rows(held, deal, clients) if clients else ())
     trained = [_apart(part, held.groups, deal, k)[0] for k, part in parts]
-    return torch.cat([dealt(held, deal)[1], *map(torch.from_numpy, trained)])
+    return torch.cat([dealt(held, deal)[1], *trained])
 
 
 def server_shard(held: Dealable, deal: Deal) -> Shard:

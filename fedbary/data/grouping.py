@@ -16,7 +16,7 @@ from torch import Tensor
 from fedbary.errors import SettingError
 
 
-def numbers_of(names: Iterable[object]) -> Tensor:
+def group_numbers(names: Iterable[object]) -> Tensor:
     """Return a number for each name, (N,) int64; equal names have equal numbers."""
     found = [hashlib.blake2b(str(name).encode(), digest_size=8).digest() for name in names]
     return torch.from_numpy(np.frombuffer(b"".join(found), np.int64).copy())
@@ -68,6 +68,14 @@ class Units:
     def rows_of(self, units: np.ndarray) -> np.ndarray:
         """Return the rows of some units, in their order."""
         return self.rows[np.isin(self.unit, units)]
+
+
+def id_repeats(groups: Tensor | None, group: str, id: str) -> tuple[str, ...]:
+    """Return a line if rows have groups by an id that repeats, and not by the setting `group`."""
+    if group or groups is None:
+        return ()
+    many = f"{len(groups)} rows have {len(groups.unique())} names"
+    return (f"id={id} repeats: {many}. Rows of one name stay together, as with group={id}",)
 
 
 def one_of_each(groups: Tensor, seed: int) -> Tensor:

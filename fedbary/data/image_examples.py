@@ -13,7 +13,7 @@ from fedbary.data.deal import Deal, Shard, site_shard
 from fedbary.data.examples import Examples
 from fedbary.data.formats.npz import read_npz_arrays
 from fedbary.data.forms import user_path
-from fedbary.data.grouping import numbers_of
+from fedbary.data.grouping import group_numbers
 from fedbary.data.image_files import IMAGES, read_image, shape_of
 from fedbary.data.image_folder import FOLDER, contents, described, read_classes, treated
 from fedbary.data.image_layout import ImageLayout, of_pictures
@@ -101,7 +101,7 @@ def _folder(path: Path, layout: ImageLayout, resize: str, group: str) -> Example
     classes = [composed(name) for name in layout.classes]
     labels = next((level for level in levels if set(level) <= set(classes)), None)
     below = [] if labels is None else levels[levels.index(labels) + 1 :]
-    groups = numbers_of(below[0]) if group == FOLDER and below and all(below[0]) else None
+    groups = group_numbers(below[0]) if group == FOLDER and below and all(below[0]) else None
     y = None if labels is None else torch.tensor([classes.index(name) for name in labels])
     names = tuple(printable(str(file)) for file in inside)
     converted = _converted(files, names, layout)

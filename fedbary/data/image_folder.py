@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import Tensor
 
-from fedbary.data.grouping import numbers_of
+from fedbary.data.grouping import group_numbers
 from fedbary.data.image_files import IMAGES, Shape, common_shape, read_image, shape_of, traits_of
 from fedbary.data.readers import LabelledImages, Reading, arrays_of
 from fedbary.errors import SettingError
@@ -165,7 +165,7 @@ def read_classes(
         held = f"{len(files) - len(names)} of {len(files)} images right in the folder of a class"
         raise SettingError("group", held, "a folder below it for each group")
     images = _each([file for file, _, _ in files], lambda file: read_image(file, shape, resize))
-    groups = numbers_of(map(composed, names)) if group else None
+    groups = group_numbers(map(composed, names)) if group else None
     return np.stack(images), np.array([label for _, label, _ in files]), groups
 
 
@@ -354,4 +354,4 @@ def _groups(name: str, part: Any, group: str, images: str) -> Tensor:
     if None in cells:
         row = f"dataset {name}: row {cells.index(None) + 1}, {group}"
         raise SettingError(row, "", "a name for each image's group")
-    return numbers_of(names[cell] if names else cell for cell in cells)
+    return group_numbers(names[cell] if names else cell for cell in cells)

@@ -120,9 +120,7 @@ def partition(
     total = len(classes)
     _check(clients >= 1, "clients", clients, "an integer of at least 1")
     _check(min_examples >= 1, "min_examples", min_examples, "an integer of at least 1")
-    most = (
-        f"at most the {total} training examples, or groups, divided by min_examples={min_examples}"
-    )
+    most = f"at most the {total} examples, or groups, divided by min_examples={min_examples}"
     _check(clients * min_examples <= total, "clients", clients, most)
     rng = np.random.default_rng(seed)
 

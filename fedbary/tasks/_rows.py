@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from fedbary.data import deal
-from fedbary.data.deal import Dealable, Shard
+from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
+from fedbary.data.grouping import id_repeats
 from fedbary.data.sites import Site
 from fedbary.data.standardise import SAME, Sums
 from fedbary.data.tables import Choice, Layout, coded_rows, plain, read_rows, require_rows
@@ -83,14 +84,14 @@ class Rows(Task):
 
     def notes(self) -> tuple[str, ...]:
         """Return a line on what the settings' table holds."""
-        return (_note(self.held), *id_repeats(self.held, self.group, self.own.id))
+        return (_note(self.held), *id_repeats(self.held.groups, self.group, self.own.id))
 
     def site_notes(self, site: Site, signature: Layout) -> tuple[str, ...]:
         """Return such a line on a site's own table."""
         if site.partition is not None:
             return ()
         table = self.load(site.data_path, signature)
-        return (_note(table), *id_repeats(table, self.group, self.own.id))
+        return (_note(table), *id_repeats(table.groups, self.group, self.own.id))
 
     def signature(self) -> Layout:
         """Return the columns, their levels and the classes of the server's data."""
@@ -180,14 +181,6 @@ class Rows(Task):
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read the rows of a file."""
         return read_rows(path, self.own.target, signature, self.choice)
-
-
-def id_repeats(held: Dealable, group: str, id: str) -> tuple[str, ...]:
-    """Return a line if an id that repeats is taken for the group."""
-    if group or held.groups is None:
-        return ()
-    many = f"{len(held.groups)} rows have {len(held.groups.unique())} names"
-    return (f"id={id} repeats: {many}, and those of one name stay together, as with group={id}",)
 
 
 def _idle(facts: Facts, names: Sequence[str]) -> list[int]:

@@ -24,6 +24,7 @@ from fedbary.data.batches import Augment
 from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
 from fedbary.data.forms import source_of, user_path
+from fedbary.data.grouping import id_repeats
 from fedbary.data.image_layout import ImageLayout, parse_classes
 from fedbary.data.images import Dataset
 from fedbary.data.sites import Site
@@ -152,9 +153,9 @@ class Text(Classification):
         """Return lines on the table of texts, and on the language of the default's network."""
         english = "MiniLM knows English; for other languages choose another backbone="
         is_usual = self.words.backbone == OfTexts.backbone
-        repeats = () if self.settings.dataset == "none" else (self.held, self.group, self.words.id)
-        said = id_repeats(*repeats) if repeats else ()
-        return (*super().notes(), *said, *([english] if is_usual else []))
+        groups = None if self.settings.dataset == "none" else self.held.groups
+        repeats = id_repeats(groups, self.group, self.words.id)
+        return (*super().notes(), *repeats, *([english] if is_usual else []))
 
     def site_notes(self, site: Site, signature: ImageLayout) -> tuple[str, ...]:
         """Return lines on a site's own texts that are cut or left out."""
@@ -162,10 +163,8 @@ class Text(Classification):
             return ()
         rows = self._read(site.data_path, signature.classes)
         said = (f"{len(rows.x) - len(rows.unknown)} texts", *rows.notes)
-        return (
-            f"{site.data_path}: {'; '.join(said)}",
-            *id_repeats(rows, self.group, self.words.id),
-        )
+        repeats = id_repeats(rows.groups, self.group, self.words.id)
+        return (f"{site.data_path}: {'; '.join(said)}", *repeats)
 
     def augments(self, site: Site) -> Augment:
         """Change nothing at random."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedbary.data.batches import Augment, scale_pixels
 from fedbary.data.deal import tenth_of_all
 from fedbary.data.formats.npz import KINDS, NAMES, PARTS, read_npz_arrays
-from fedbary.data.grouping import numbers_of, require_apart
+from fedbary.data.grouping import group_numbers, require_apart
 from fedbary.data.image_folder import named
 from fedbary.data.image_layout import MIN_SIDE
 from fedbary.data.readers import GROUPS, NOTES, parted
@@ -203,7 +203,7 @@ def groups_of(arrays: Mapping[str, Any], name: str, count: int, source: str) -> 
     if (held := np.asarray(names)).shape != (count,) or held.dtype.kind not in KINDS:
         allowed = "a name or a number for the group of each example"
         raise SettingError(f"{source}: {name}", f"{held.shape} {held.dtype}", allowed)
-    return numbers_of(held.tolist())
+    return group_numbers(held.tolist())
 
 
 def _is_hidden(tested: Any, known: Any) -> bool:

@@ -27,7 +27,7 @@ from fedbary.data.frame import (
     order_of,
     unit_of,
 )
-from fedbary.data.grouping import numbers_of
+from fedbary.data.grouping import group_numbers
 from fedbary.data.layout import Layout
 from fedbary.errors import CellError, SettingError
 from fedbary.texts import alike, listed
@@ -238,7 +238,7 @@ def grouped(frame: Frame, choice: Choice) -> Frame:
         row = int(held.missing.argmax()) + 1
         allowed = "a name for each row's group: rows without one may belong together"
         raise CellError(f"{frame.name}: row {row}, {where}", "", allowed, "a row without a group")
-    return replace(frame, groups=numbers_of(held.names))
+    return replace(frame, groups=group_numbers(held.names))
 
 
 def chosen(frame: Frame, choice: Choice) -> Frame:
