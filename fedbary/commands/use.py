@@ -141,9 +141,10 @@ def select_referrals(
         allowed = "--held-out with labelled examples, or a run with conformal=0.9"
         raise SettingError("confidence", confidence, allowed)
     found = certain(counts, error_rate, confidence)
-    asked = f"at most {100 * error_rate:g} % wrong with {100 * confidence:g} % confidence"
-    if doubt:
-        asked = f"at most {100 * error_rate:g} % wrong, without a guarantee ({doubt})"
+    asked = f"at most {100 * error_rate:g} % wrong"
+    asked += (
+        f", without a guarantee ({doubt})" if doubt else f" with {100 * confidence:g} % confidence"
+    )
     if found.number < 0:
         many = f"about {found.needed:,} would suffice" if found.needed else "more would not help"
         print(f"All go to a person: {found.examples} held-out examples do not show {asked}; {many}")

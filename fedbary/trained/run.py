@@ -171,7 +171,7 @@ class Trained:
             return f"nothing here names their groups, as group={group} does"
         seen = torch.zeros(0).long() if self.data is None else self.data.rows[self.data.trained]
         repeated = repeats(examples.x, seen)
-        return repeated_words(repeated, len(examples.x), "these") if repeated else ""
+        return repeated_words(repeated, len(examples.x), "labelled") if repeated else ""
 
     def predict(self, x: Inputs, samples: int | None = None, seed: int = 0) -> Any:
         """Predict, by the run's `predictive`.

@@ -338,11 +338,11 @@ def test_names_of_rows_are_kept_as_they_are_written(ending, tmp_path):
     table = {"id": ids, "a": np.arange(8.0), "y": list("abababab")}
     path = tmp_path / Path(write(tmp_path, f"t.{ending}", table)).name
     layout = load_labelled(str(path), tmp_path, "y", choice=Choice(id="id")).layout
-    found = read_rows(path, "y", layout, "id")
+    found = read_rows(path, "y", layout, Choice(id="id"))
     assert found.columns["id"].tolist() == ids and not found.unused
     numbers = {**table, "id": [1001.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, np.nan]}
     write(tmp_path, "n.parquet", numbers)
-    held = read_rows(tmp_path / "n.parquet", "y", layout, "id").columns["id"].tolist()
+    held = read_rows(tmp_path / "n.parquet", "y", layout, Choice(id="id")).columns["id"].tolist()
     assert held == ["1001", "2", "3", "4", "5", "6", "7", ""]
 
 

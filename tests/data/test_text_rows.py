@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedbary.data.frame import frame
 from fedbary.data.tables import load_frame
+from fedbary.data.tables import Choice
 from fedbary.data.text_rows import dataset_of, read_texts, text_examples
 from fedbary.errors import CellError, SettingError
 
@@ -130,5 +131,5 @@ def test_a_parquet_file_is_read_as_the_csv_is(tmp_path):
     pytest.importorskip("pyarrow")
     held = pandas.DataFrame({"body": ["one", "two", None], "label": ["a", "b", "a"]})
     held.to_parquet(tmp_path / "a.parquet")
-    found = text_examples(tmp_path / "a.parquet", "body", "label", "", ("a", "b"), Letters())
+    found = text_examples(tmp_path / "a.parquet", "body", "label", Choice(), ("a", "b"), Letters())
     assert (found.y.tolist(), found.unknown) == ([0, 1, 0], (2,))
