@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.data.frame import frame
-from fedbary.data.tables import load_frame
-from fedbary.data.tables import Choice
+from fedbary.data.tables import Choice, load_frame
 from fedbary.data.text_rows import dataset_of, read_texts, text_examples
 from fedbary.errors import CellError, SettingError
 

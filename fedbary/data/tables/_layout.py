@@ -234,7 +234,7 @@ def grouped(frame: Frame, choice: Choice) -> Frame:
     if not choice.group and len(set(known)) == len(known):
         return frame
     require_plain(frame.name, where, held)
-    if held.missing.any():
+    if choice.group and held.missing.any():  # rows without an id are a group
         row = int(held.missing.argmax()) + 1
         allowed = "a name for each row's group: rows without one may belong together"
         raise CellError(f"{frame.name}: row {row}, {where}", "", allowed, "a row without a group")
