@@ -124,6 +124,7 @@ def facts_of(
     results.write_tensors(task.facts, facts)
     for line in task.idle(facts):
         log(WARNING, "%s", line)
+        asker.cautions.append(line)
     return facts if beginning is None else _read_facts(task, results)
 
 
