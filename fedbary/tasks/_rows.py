@@ -58,7 +58,9 @@ class Rows(Task):
         own = self.own
         columns = () if own.columns == "all" else tuple(map(plain, names_in(own.columns)))
         leave_out = () if own.leave_out == "none" else tuple(map(plain, names_in(own.leave_out)))
-        return Choice(columns, leave_out, "" if own.id == "none" else plain(own.id), own.missing)
+        words = () if own.missing_words == "none" else tuple(names_in(own.missing_words))
+        id = "" if own.id == "none" else plain(own.id)
+        return Choice(columns, leave_out, id, own.missing, words)
 
     @property
     def fills(self) -> bool:

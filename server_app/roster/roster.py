@@ -412,8 +412,8 @@ class Roster:
                 held.setdefault(member.content, []).append(member.name)
         groups = sorted(sorted(names) for names in held.values() if len(names) > 1)
         return [
-            f"{', '.join(names)} hold the same data, which count {len(names)} times; unless that is "
-            f"meant, start without {', '.join(names[1:])} (resume takes --without)"
+            f"{', '.join(names)} hold the same data, which count {len(names)} times; unless you "
+            f"mean that, start without {', '.join(names[1:])} (resume takes --without)"
             for names in groups
         ]
 
