@@ -23,6 +23,9 @@ PATIENCE = 3
 LASTING = 2
 """Rounds in a row of the second half behind a linear model that are reported."""
 
+MOST = 3
+"""Most cautions of round 0 before a fault."""
+
 RISE, LEAST_RISE, RISE_OF_NUMBERS = 0.1, 0.01, 0.1
 """An NLL of classes has risen from this part of the least one on, and by so many nats; one of
 numbers, whose zero is a matter of units, by so many nats."""
@@ -42,7 +45,8 @@ def advised(
         line = {**line, RISING: said}
     for word in _words(line):
         causes = [] if word == RISING else (earlier or [line])[0].get(CAUTIONS, [])
-        line = {**line, word: "; ".join([*causes, line[word]])}
+        more = [f"{len(causes) - MOST} more cautions in round 0"] if len(causes) > MOST else []
+        line = {**line, word: "; ".join([*causes[:MOST], *more, line[word]])}
         cures = {FAILING: _cures, RISING: _returns, BEHIND: _remedies}[word](settings, best)
         if tries := ", or ".join(cures):
             line = {**line, word: f"{line[word]}. Try {tries}"}

@@ -8,9 +8,13 @@ import pytest
 from runs_of import INLINE, lines
 
 from fedbary import client_app
+from fedbary.client_app.answers import checksum_of
+from fedbary.client_app.node import Job, Node
+from fedbary.data.sites import site_from
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
 
 
 def table(seed, rows=120):
@@ -84,3 +88,26 @@ def test_empty_cells_that_no_feature_marks_are_said(task, tmp_path, caplog):
         "column age has empty cells at north, and none in the server's table: they are filled, and "
         "no feature marks them"
     ]
+
+
+def test_a_number_that_repeats_far_away_is_said_without_the_number(tmp_path, caplog):
+    """Its site's log has it, see tests/data/test_sentinels.py."""
+    odd = table(1)
+    odd.loc[::5, "weight"] = -987.5
+    with pytest.warns(UserWarning, match="north.csv: feature 'weight': -987.5 stands in 24 of"):
+        (line,), log = told(tmp_path, caplog, {"north": odd, "south": table(2)})
+    assert line.startswith("column weight: a number far from all others repeats at north; ")
+    assert not any("987" in said for said in log) and "missing_words=" in line
+
+
+@pytest.mark.parametrize("kept", [{"withhold": "answers"}, {"epsilon": 9.0}])
+def test_no_checksum_leaves_a_site_that_keeps_answers_or_adds_noise(kept, tmp_path):
+    table(1).to_csv(tmp_path / "rows.csv", index=False)
+    words = {**INLINE, "task": "tables", "method": "LDA", "target": "out", "rounds": 1}
+    chosen = resolve({**words, "dataset": str(tmp_path / "rows.csv")})
+    chosen = chosen.model_copy(update={name: kept[name] for name in kept if name == "epsilon"})
+    site = site_from({"data-path": chosen.dataset, "withhold": kept.get("withhold", "")})
+    held = task_of(chosen).shard(site, task_of(chosen).signature())
+    for own in (site, site_from({"data-path": chosen.dataset})):
+        job = Job(Node(chosen, own), task_of(chosen), None, {}, held, held, held.x, "")
+        assert bool(checksum_of(job)) == (own is not site and "epsilon" not in kept)
