@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fedbary.client_app.discretion import AnswerRefused, discretion
 from fedbary.client_app.node import Job, job_of
+from fedbary.data.digest import checksum
 from fedbary.errors import SettingError
 from fedbary.methods import method_of
 from fedbary.predictive import Predictive
@@ -169,8 +170,18 @@ def query(message: Message, context: Context) -> Message:
             "label-counts": job.task.label_counts(job.shard, job.signature),
         }
     )
-    named = ConfigRecord({"name": site.name, "content": job.content})
+    named = ConfigRecord({"name": site.name, "content": job.content or checksum_of(job)})
     return Message(RecordDict({"metrics": reply, "site": named}), reply_to=message)
+
+
+def checksum_of(job: Job) -> str:
+    """Return the checksum of all rows of a site's own; "" if it withholds answers or adds noise."""
+    words, site = dict(job.node.settings), job.node.site
+    noisy = "delta" in words and words["epsilon"]
+    if site.partition is not None or "answers" in site.withheld or noisy:
+        return ""
+    held = job.held
+    return checksum(torch.cat([held.x, held.x_held_out]), torch.cat([held.y, held.y_held_out]))
 
 
 def ask(message: Message, context: Context) -> Message:

@@ -78,7 +78,7 @@ _TABLE = re.compile(r"(<!-- made: (\w+) -->\n\n.*\n.*\n)(?:\|.*\n)*")
 
 _MEANINGS = {
     "name": ("the site's name: its own word, or `site` and eight digits of a digest", "–", "name"),
-    "content": ("a hash of the shared data set; empty for data of its own", "–", ""),
+    "content": ("a hash of the shared data set, or 32 bits of one of its own data", "–", ""),
     "partition-id": ("which part of a shared data set it holds; −1 for data of its own", "–", ""),
     "num-partitions": ("of how many", "–", ""),
     "num-examples": ("how many it trains on, or holds out in an evaluation", "examples", ""),
@@ -104,6 +104,7 @@ _MEANINGS = {
     "risk-counts": ("how many it holds out in each", "examples", "scores"),
     "mean": ("mean size of its sets, or width of its intervals", "classes or the target", "scores"),
     "std": ("standard deviation of these", "classes or the target", "scores"),
+    "repeated": ("1 for a column in which a number far from all others repeats", "–", "answers"),
     "seen": ("values of each column that are not missing", "examples", "answers"),
     "below": ("values of each column below a number that the server names", "examples", "answers"),
     "moments": ("sum of products of each two features, standardised", "–", "answers"),

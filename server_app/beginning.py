@@ -111,7 +111,8 @@ def facts_of(
 ) -> Mapping[str, Tensor]:
     """Return the facts that the task asks for before the first round, or those that the run kept.
 
-    A run that starts from another keeps that run's units, because the posterior is in them.
+    A run that starts from another keeps that run's units, because the posterior is in them. The
+    sites of a table are asked all the same, to compare them.
     `agreed` goes with each question.
     """
     if not task.facts:
@@ -119,12 +120,13 @@ def facts_of(
     if results.rounds:
         return _read_facts(task, results)
     facts = {} if beginning is None else {**beginning.run.facts}
-    if not facts or facts.pop(CLASS_ROWS, None) is not None:
+    if not facts or facts.pop(CLASS_ROWS, None) is not None or task.numbers:
         nodes = [member.node_id for member in roster.members]
         facts = {**asker.hold(task.ask_first(), nodes, agreed), **facts}
     results.write_tensors(task.facts, facts)
     for line in task.idle(facts):
         log(WARNING, "%s", line)
+        asker.cautions.append(line)
     return facts if beginning is None else _read_facts(task, results)
 
 

@@ -211,6 +211,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     way = settings.pace.compress if isinstance(settings.pace, Synchronous) else "none"
     packed = None if way == "none" else CompressedGrid(grid, way)
     recorder = Recorder(settings, results, roster, facts, packed.traffic if packed else {})
+    recorder.cautions = [*roster.copies, *asker.cautions]
     rounds = rounds_of(roster, asker, recorder, config, clock)
     recorder.strategy = strategy_of(recorder, rounds, clock, read_prior(settings, results))
     completed = 0

@@ -180,6 +180,8 @@ class Recorder:
         Recorded metrics of a client, each with its least and its largest value.
     strategy : MethodStrategy
         The run's, to be set before the first round.
+    cautions : sequence of str
+        Lines on sites and columns that differ, to be set before the first round.
     """
 
     strategy: MethodStrategy
@@ -202,6 +204,7 @@ class Recorder:
         self.model = self.task.make_model(self.task.signature())
         self.known_metrics = {**KNOWN, **self.task.known_metrics}
         self.last = Scored({})
+        self.cautions: Sequence[str] = ()
         self._trained: list[ClientMetrics] | None = None
         self._held_out: list[ClientMetrics] = []
         self._spread: dict[str, float] = {}
@@ -275,6 +278,7 @@ class Recorder:
             **({schema.MEMBERS: len(next(iter(by.members.values())))} if by.members else {}),
             **({schema.POOL: asdict(by.kind)} if by.kind else {}),
             **self.last.line,
+            **({schema.CAUTIONS: self.cautions} if self.cautions and not server_round else {}),
         }
         line = {**advised(line, self.settings, self.results.rounds)}
         self._trained, self._held_out = None, []

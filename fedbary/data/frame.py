@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from numbers import Number
@@ -146,6 +146,26 @@ class Column:
         texts = None if self.texts is None else self.texts[kept]
         return replace(self, numbers=self.numbers[kept], texts=texts, missing=self.missing[kept])
 
+    def without(self, words: Collection[str]) -> Column:
+        """Return the column with the cells empty that equal one of some words, as text or number.
+
+        What is left decides again whether the cells are numbers.
+        """
+        import pandas
+
+        numbers = {n for word in words if np.isfinite(n := _number(word))}
+        if self.texts is None:
+            gone = np.isin(self.numbers, list(numbers))
+            return replace(
+                self, numbers=np.where(gone, np.nan, self.numbers), missing=self.missing | gone
+            )
+        names, different = {*map(name_of, words)}, set(self.texts.tolist())
+        empty = {t for t in different if t in names or (not is_code(t) and _number(t) in numbers)}
+        if self.unfit or not empty:
+            return self
+        left = np.where(np.isin(self.texts, list(empty)), "", self.texts)
+        return _of_texts(pandas.Series(left, dtype=object), True)
+
     @property
     def values(self) -> np.ndarray:
         """The names, or else the numbers, by which rows are told apart."""
@@ -155,6 +175,14 @@ class Column:
     def names(self) -> list[str]:
         """The cells as names, the same for a number and for its text."""
         return [_text(cell) for cell in self.values.tolist()]
+
+
+def _number(text: str) -> float:
+    """Return the number that a text is; NaN for none."""
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan
 
 
 def column(cells: Any, named: bool = False) -> Column:
@@ -177,16 +205,16 @@ def column(cells: Any, named: bool = False) -> Column:
     if broken.any():
         whole = held.astype(object).where(~broken, "")
         unfit = f"half a character (a lone surrogate) in row {broken.argmax() + 1}"
-        return replace(_of_texts(whole.astype(str), absent, named), unfit=unfit)
+        return replace(_of_texts(whole.astype(str), named), unfit=unfit)
     if not _is_plain(held):
-        return replace(_of_texts(held.astype(str), absent, named), unfit=str(held.dtype))
+        return replace(_of_texts(held.astype(str), named), unfit=str(held.dtype))
     if held.dtype == object:
-        held = held.map(_text, na_action="ignore").astype(object)
+        held = held.map(text_of, na_action="ignore").astype(object)
     if pandas.api.types.is_bool_dtype(held.dtype):
         held = held.astype(object).map({True: "True", False: "False"})
     if pandas.api.types.is_numeric_dtype(held.dtype):
         return _of_numbers(held, absent, named)
-    return _of_texts(held, absent, named)
+    return _of_texts(held, named)
 
 
 def _broken(held: Any) -> np.ndarray:
@@ -213,18 +241,18 @@ def _of_numbers(held: Any, absent: np.ndarray, named: bool) -> Column:
     large = held.dtype.kind in "iu" and bool((abs(numbers) > 2**53).any())
     texts = None
     if named or large or absent.any() or len(found) <= MAX_LEVELS:
-        names = [_text(number) for number in found.tolist()]
+        names = [text_of(number) for number in found.tolist()]
         texts = np.array([*names, "nan"], dtype=object)[codes]
     return Column(numbers, texts, absent, large)
 
 
-def _of_texts(held: Any, absent: np.ndarray, named: bool) -> Column:
+def _of_texts(held: Any, named: bool) -> Column:
     import pandas
 
     codes, found = held.factorize()
     numbers = pandas.to_numeric(held, errors="coerce").to_numpy(np.float64)
     if not named and len(found) > MAX_LEVELS and np.isfinite(numbers).all() and not _coded(found):
-        return Column(numbers, None, absent, False)
+        return Column(numbers, None, np.zeros(len(numbers), dtype=bool), False)
     names = np.array([*map(name_of, found.tolist()), ""], dtype=object)
     each = pandas.to_numeric(pandas.Series(names), errors="coerce").to_numpy(np.float64, copy=True)
     each[names == "True"], each[names == "False"] = 1.0, 0.0
@@ -245,7 +273,7 @@ def _coded(names: Any) -> bool:
     )
 
 
-def _text(cell: object) -> str:
+def text_of(cell: object) -> str:
     """Return the name of a cell; of a float that is whole the digits."""
     if isinstance(cell, float) and cell.is_integer():
         return f"{cell:.0f}"
@@ -292,6 +320,14 @@ class Frame:
     def count(self) -> int:
         """N."""
         return len(next(iter(self.columns.values())).missing)
+
+    def without(self, words: Collection[str]) -> Frame:
+        """Return the frame with the cells empty that equal one of some words."""
+        if not words:
+            return self
+        columns = {name: held.without(words) for name, held in self.columns.items()}
+        target = None if self.target is None else self.target.without(words)
+        return replace(self, columns=columns, target=target)
 
     def rows(self, kept: np.ndarray) -> Frame:
         """Return some of the rows; splits, which number all of them, are gone."""
@@ -389,5 +425,5 @@ def frame_of(
 def _written(cells: Any) -> np.ndarray:
     """Return cells as text, (N,): ``TRUE`` stays as it is; whole floats lose their point."""
     absent, texts = cells.isna().to_numpy(), cells.astype(object).tolist()
-    names = [plain(text) if isinstance(text, str) else _text(text) for text in texts]
+    names = [plain(text) if isinstance(text, str) else text_of(text) for text in texts]
     return np.where(absent, "", np.array(names, dtype=object))

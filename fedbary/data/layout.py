@@ -25,12 +25,15 @@ class Layout:
         them NaN for the standardisation to fill.
     indicated : tuple of str
         Columns with a further feature, after all others, that marks their missing cells.
+    missing_words : tuple of str
+        Words that stand for a missing value, beside those that always do.
     """
 
     columns: tuple[tuple[str, tuple[str, ...]], ...]
     classes: tuple[str, ...]
     missing: str = "refuse"
     indicated: tuple[str, ...] = ()
+    missing_words: tuple[str, ...] = ()
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -52,6 +55,7 @@ class Layout:
         filled = {"missing": self.missing, "indicated": list(self.indicated)}
         return {
             **(filled if self.missing != "refuse" else {}),
+            **({"missing-words": list(self.missing_words)} if self.missing_words else {}),
             "columns": [column for column, _ in self.columns],
             "levels": [json.dumps(levels) for _, levels in self.columns],
             "class-names": list(self.classes),
@@ -62,6 +66,8 @@ class Layout:
         """Return the layout that a ConfigRecord describes."""
         pairs = zip(config["columns"], config["levels"], strict=True)
         columns = tuple((str(name), tuple(map(str, json.loads(text)))) for name, text in pairs)
-        classes, shown = (config.get(key, ()) for key in ("class-names", "indicated"))
-        missing = str(config.get("missing", "refuse"))
-        return Layout(columns, tuple(map(str, classes)), missing, tuple(map(str, shown)))
+        classes, shown, words = (
+            tuple(map(str, config.get(key, ())))
+            for key in ("class-names", "indicated", "missing-words")
+        )
+        return Layout(columns, classes, str(config.get("missing", "refuse")), shown, words)

@@ -68,6 +68,9 @@ class Sums:
         Σ (c − s) and Σ (c − s)², (C,) float64, of the values that are there.
     seen : Tensor or None
         Number of values in each column, (C,) float64; None if no value is missing.
+    repeated : tuple of bool
+        Whether a number far from all others repeats in each column; empty if it is not known, as
+        in a sum over clients.
     """
 
     count: int
@@ -75,6 +78,7 @@ class Sums:
     total: Tensor
     squares: Tensor
     seen: Tensor | None = None
+    repeated: tuple[bool, ...] = ()
 
     @classmethod
     def of(cls, columns: Tensor, shift: Tensor | None = None, missing: bool = False) -> Sums:
@@ -101,7 +105,7 @@ class Sums:
         """Return the sums of the first columns."""
         seen = None if self.seen is None else self.seen[:columns]
         shift, total, squares = (t[:columns] for t in (self.shift, self.total, self.squares))
-        return Sums(self.count, shift, total, squares, seen)
+        return Sums(self.count, shift, total, squares, seen, self.repeated[:columns])
 
     @property
     def _counts(self) -> Tensor | int:

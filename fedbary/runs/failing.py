@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedbary.parts.parameters import NONE
-from fedbary.runs.schema import BEHIND, FAILING, NLL, RISING, RMSE, ROUND
+from fedbary.runs.schema import BEHIND, CAUTIONS, FAILING, NLL, RISING, RMSE, ROUND
 from fedbary.settings.combinations import may_keep_best
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfImages
@@ -22,6 +22,9 @@ PATIENCE = 3
 
 LASTING = 2
 """Rounds in a row of the second half behind a linear model that are reported."""
+
+MOST = 3
+"""Most cautions of round 0 before a fault."""
 
 RISE, LEAST_RISE, RISE_OF_NUMBERS = 0.1, 0.01, 0.1
 """An NLL of classes has risen from this part of the least one on, and by so many nats; one of
@@ -33,6 +36,7 @@ def advised(
 ) -> Mapping[str, Any]:
     """Return a round's line, with remedies if it names a fault or its NLL is above an earlier one.
 
+    A fault begins with the cautions of round 0: what is odd in the data comes before any remedy.
     More rounds are no remedy where an earlier round had a lower NLL.
     """
     best = _better(line, earlier)
@@ -40,6 +44,9 @@ def advised(
         said = f"its NLL of {line[NLL]:.4f} is above the {best[NLL]:.4f} of round {best[ROUND]}"
         line = {**line, RISING: said}
     for word in _words(line):
+        causes = [] if word == RISING else (earlier or [line])[0].get(CAUTIONS, [])
+        more = [f"{len(causes) - MOST} more cautions in round 0"] if len(causes) > MOST else []
+        line = {**line, word: "; ".join([*causes[:MOST], *more, line[word]])}
         cures = {FAILING: _cures, RISING: _returns, BEHIND: _remedies}[word](settings, best)
         if tries := ", or ".join(cures):
             line = {**line, word: f"{line[word]}. Try {tries}"}

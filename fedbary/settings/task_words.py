@@ -263,6 +263,9 @@ class OfRows(Checked):
         sums or counts; an empty text cell becomes the levels' shares. indicator: fill in the mean,
         and add a feature that marks empty cells for each column that has some in the server's
         table.
+    missing_words
+        Words of empty cells beside NA, nan and the like, with commas between: cells that equal one,
+        as text or as a number, are empty. none: no others.
     split
         Number of the split into training and test, prescribed or drawn.
     """
@@ -272,6 +275,7 @@ class OfRows(Checked):
     leave_out: NameList = "none"
     id: str = "none"
     missing: Literal["refuse", "mean", "median", "indicator"] = "refuse"
+    missing_words: NameList = "none"
     split: Number = 0
 
 

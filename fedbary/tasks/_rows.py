@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedbary.data import deal
+from fedbary.data.beside import lines
 from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
 from fedbary.data.grouping import id_repeats
@@ -25,7 +26,7 @@ from fedbary.tasks import _sums
 from fedbary.tasks._calibrated import row_names
 from fedbary.tasks._task import Task
 from fedbary.tasks._values import Dialogue, Facts
-from fedbary.texts import SCREEN, names_in, one_line
+from fedbary.texts import SCREEN, listed, names_in, one_line
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -58,8 +59,9 @@ class Rows(Task):
         own = self.own
         columns = () if own.columns == "all" else tuple(map(plain, names_in(own.columns)))
         leave_out = () if own.leave_out == "none" else tuple(map(plain, names_in(own.leave_out)))
+        words = () if own.missing_words == "none" else tuple(names_in(own.missing_words))
         name = "" if own.id == "none" else plain(own.id)
-        return Choice(columns, leave_out, name, own.missing, plain(self.group))
+        return Choice(columns, leave_out, name, own.missing, words, plain(self.group))
 
     @property
     def fills(self) -> bool:
@@ -148,6 +150,21 @@ class Rows(Task):
         names = [name for name, levels in layout.columns if not levels]
         are_numbers = torch.tensor([feature in names for feature in layout.features])
         return {"fill": torch.where(are_numbers, medians, of_features.mean)}
+
+    def beside(self, answers: Mapping[str, Sums], columns: Sequence[str]) -> Iterator[str]:
+        """Yield lines on sites that differ from the others, by the sums of columns."""
+        yield from lines(answers, columns)
+        layout, place = self.signature(), 0
+        for column, levels in layout.columns if self.own.missing == "indicator" else ():
+            empty = [
+                n for n, s in answers.items() if s.seen is not None and s.seen[place] < s.count
+            ]
+            if empty and column not in layout.indicated:
+                said = (
+                    f"column {column} has empty cells at {listed(empty)}, and none in the server's"
+                )
+                yield f"{said} table: they are filled, and no feature marks them"
+            place += max(1, len(levels))
 
     def idle(self, facts: Facts) -> tuple[str, ...]:
         """Return a line that names the features without spread."""

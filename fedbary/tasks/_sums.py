@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedbary.data.images import MAX_FLOAT
+from fedbary.data.sentinels import sentinels
 from fedbary.data.standardise import Standardiser, Sums
 from fedbary.errors import RunError
 from fedbary.tasks._values import Dialogue, Question
@@ -41,14 +42,20 @@ ROUNDING = 1e-8
 """Tolerance of second moments' eigenvalues below 0, as a fraction of the largest."""
 
 
-def ask(columns: int, classes: int = 0, pixels: int = 0, missing: bool = False) -> Dialogue[Sums]:
+def ask(
+    columns: int,
+    classes: int = 0,
+    pixels: int = 0,
+    missing: bool = False,
+    beside: Callable[[Mapping[str, Sums]], Iterable[str]] = lambda answers: (),
+) -> Dialogue[Sums]:
     """Ask once or twice, and return the sums over all sites that answered each time.
 
     The second question is for columns whose squares cancel.
 
     The last columns stand for the `classes`: 1 if a row is of the class, else 0. With `pixels` an
     image the rows are pixels, whose columns lie within ±10. With `missing` sites count each
-    column's values too.
+    column's values too. `beside` compares the sites by the last answers, see `Question`.
 
     Raises
     ------
@@ -61,7 +68,8 @@ def ask(columns: int, classes: int = 0, pixels: int = 0, missing: bool = False) 
         believed = functools.partial(
             read, shift=shift, classes=classes, pixels=pixels, missing=missing
         )
-        answers = yield Question(NAME, believed, asked)
+        told = functools.partial(_at_last, beside=beside, again=not shift.any())
+        answers = yield Question(NAME, believed, asked, beside=told)
         if not answers:
             raise RunError("no node answered with the sums of its columns")
         total = functools.reduce(operator.add, answers)
@@ -71,9 +79,24 @@ def ask(columns: int, classes: int = 0, pixels: int = 0, missing: bool = False) 
     return total
 
 
+def _at_last(
+    answers: Mapping[str, Sums],
+    beside: Callable[[Mapping[str, Sums]], Iterable[str]],
+    again: bool,
+) -> Iterable[str]:
+    """Compare sites, unless their sums are cancelled and asked for again."""
+    cancelled = answers and functools.reduce(operator.add, answers.values()).cancelled
+    return () if again and cancelled else beside(answers)
+
+
 def answer(columns: Tensor, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Sum up a site's columns (n, C) less the shift that the server names."""
-    return told(Sums.of(columns, shift_of(asked), bool(asked.get("missing"))))
+    """Sum up a site's columns (n, C) less the shift that the server names.
+
+    The answer also says of each column whether a number far from all others repeats.
+    """
+    repeated = [int(bool(sentinels(column))) for column in columns.T.double().numpy()]
+    held = Sums.of(columns, shift_of(asked), bool(asked.get("missing")))
+    return {**told(held), "repeated": repeated}
 
 
 def shift_of(asked: Mapping[str, Any]) -> Tensor:
@@ -120,7 +143,10 @@ def read(
     largest = rows * (2 * MAX_FLOAT) ** 2 if pixels else LARGEST_SUM
     if not (possible & (squares <= largest)).all():
         raise ValueError(f"no {rows} numbers have these sums and sums of squares")
-    sums = Sums(rows, shift, total, squares, seen)
+    repeated = tuple(int(flag) for flag in metrics.get("repeated", ()))
+    if len(repeated) not in (0, len(shift)) or not {*repeated} <= {0, 1}:
+        raise ValueError(f"it marks {len(repeated)} columns whose numbers repeat")
+    sums = Sums(rows, shift, total, squares, seen, tuple(map(bool, repeated)))
     if classes and not _of_classes(sums, classes):
         raise ValueError(f"no {rows} rows of {classes} classes have these sums")
     return sums

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -68,12 +68,16 @@ class Question:
         index of the site among those asked.
     tensors : mapping of str to Tensor
         Tensors sent with it.
+    beside : callable
+        Takes the content of the answers by the sites' names, and yields lines on sites that differ
+        from the others.
     """
 
     name: str
     read: Callable[[Mapping[str, Any], int], Any]
     config: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    beside: Callable[[Mapping[str, Any]], Iterable[str]] = lambda answers: ()
 
 
 _Found = TypeVar("_Found")

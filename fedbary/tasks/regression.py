@@ -174,7 +174,9 @@ class Regression(Rows):
     def ask_first(self) -> Dialogue[dict[str, Tensor]]:
         """Ask for the sums of the columns; return the standardisation."""
         layout = self.signature()
-        sums = yield from _sums.ask(len(layout.features) + 1, missing=self.fills)
+        columns = (*layout.features, self.own.target)
+        beside = functools.partial(self.beside, columns=columns)
+        sums = yield from _sums.ask(len(columns), missing=self.fills, beside=beside)
         standardiser = RegressionStandardiser.from_sums(sums)
         found = {"mean": standardiser.mean, "std": standardiser.std}
         return {**found, **(yield from self.ask_fill(sums, layout))}

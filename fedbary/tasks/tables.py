@@ -177,7 +177,8 @@ class Tables(Rows, Classes):
         layout = self.signature()
         features = len(layout.features)
         classes = len(layout.classes)
-        sums = yield from _sums.ask(features + classes, classes, missing=self.fills)
+        beside = partial(self.beside, columns=layout.features)
+        sums = yield from _sums.ask(features + classes, classes, 0, self.fills, beside)
         scale = Standardiser.from_sums(sums)
         counts = (sums.mean[features:].clamp(0, 1) * sums.count).round()
         found = {"mean": scale.mean[:features], "std": scale.std[:features], "class_rows": counts}

@@ -39,7 +39,7 @@ from fedbary.settings.task_words import OfTexts
 from fedbary.tasks._adapted import on_backbone
 from fedbary.tasks._classes import predicts_classes
 from fedbary.tasks._task import Task
-from fedbary.tasks._values import Condition, Facts
+from fedbary.tasks._values import Condition, Facts, Outcome
 from fedbary.tasks.classification import Classification
 
 UNTOLD = "a table of texts that can be read"
@@ -210,6 +210,19 @@ class Text(Classification):
         if self.words.ood_dataset == "none":
             return None
         return self._read(self.words.ood_dataset, None).known().x
+
+    def causes(
+        self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor
+    ) -> Iterator[str]:
+        """Yield that most scored texts are unknown to the backbone, and causes in the labels."""
+        tokens = deal.evaluation_data(self.held, self.deal)[0]
+        unknown = int(self.pretrained.encoder.unknown(tokens).sum())
+        if 2 * unknown > len(tokens):
+            said = (
+                f"{unknown} of {len(tokens)} scored texts are mostly words unknown to the backbone"
+            )
+            yield f"{said}; another backbone= may know them"
+        yield from super().causes(outcome, prediction, x, y)
 
     def behind(self, prediction: Prediction, labels: Tensor) -> dict[str, str]:
         """Return nothing: a linear model of tokens is no rival."""

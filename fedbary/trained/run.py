@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from fedbary.data.digest import Digest, repeats
 from fedbary.data.examples import Examples
 from fedbary.data.forms import user_path
+from fedbary.data.layout import Layout
+from fedbary.data.tables import emptied
 from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
@@ -329,7 +331,11 @@ class Trained:
         features = list(getattr(self.signature, "features", ()))
         classes, task_name = list(self.signature.classes), self.settings.task
         facts = {"classes": classes, "features": features, "task": task_name}
-        write_whole(Path(file), onnx_bytes(graph, task.zeros(self.signature), facts))
+        whole = graph
+        if isinstance(layout := self.signature, Layout) and layout.missing_words:
+            facts["missing_words"] = list(layout.missing_words)
+            whole = lambda x: graph(emptied(x, layout))  # noqa: E731 - a graph is a function
+        write_whole(Path(file), onnx_bytes(whole, task.zeros(self.signature), facts))
         return networks
 
     def _told(self, samples: int | None, **changes: Any) -> Task:

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from fedbary.server_app.roster.roster import Roster
 from fedbary.strategies.internals import log
 from fedbary.tasks import Dialogue, Question
-from fedbary.texts import shown
+from fedbary.texts import SCREEN, one_line, shown
 
 _Found = TypeVar("_Found")
 
@@ -26,12 +26,18 @@ class Asker:
         The federation and its members.
     timeout
         Seconds to wait for an answer.
+
+    Attributes
+    ----------
+    cautions : list of str
+        The lines so far on sites that differ from the others.
     """
 
     def __init__(self, grid: Grid, roster: Roster, timeout: float) -> None:
         self._grid = grid
         self._roster = roster
         self._timeout = timeout
+        self.cautions: list[str] = []
 
     def hold(
         self, dialogue: Dialogue[_Found], nodes: Sequence[int], config: Mapping[str, Any]
@@ -42,10 +48,18 @@ class Asker:
             while True:
                 answers = self.answers(question, nodes, config)
                 nodes = list(answers)
+                self._compare(question, answers)
                 question = dialogue.send(list(answers.values()))
         except StopIteration as end:
             found: _Found = end.value
             return found
+
+    def _compare(self, question: Question, answers: Mapping[int, Any]) -> None:
+        """Log and keep the lines on sites that differ from the others."""
+        named = {self._roster.name(node) or f"node {node}": read for node, read in answers.items()}
+        for line in question.beside(named):
+            self.cautions.append(one_line(line, SCREEN))
+            log(WARNING, "%s", self.cautions[-1])
 
     def answers(
         self, question: Question, nodes: Sequence[int], config: Mapping[str, Any]

@@ -307,6 +307,7 @@ class Roster:
         self._left_out = left_out
         self._agreed = signature.config() if agreed is None else agreed
         self._content = content
+        self._said_once: set[str] = set()
 
     @property
     def members(self) -> list[Member]:
@@ -402,6 +403,20 @@ class Roster:
         part = round(self._settings.evaluate_fraction * len(there))
         return drawn(there, part, self._seed("evaluators", server_round))
 
+    @property
+    def copies(self) -> list[str]:
+        """A line on each two or more members whose own data are the same, as far as they tell."""
+        held: dict[str, list[str]] = {}
+        for member in self._members.values():
+            if member.partition < 0 and member.content:
+                held.setdefault(member.content, []).append(member.name)
+        groups = sorted(sorted(names) for names in held.values() if len(names) > 1)
+        return [
+            f"{', '.join(names)} hold the same data, which count {len(names)} times; unless you "
+            f"mean that, start without {', '.join(names[1:])} (resume takes --without)"
+            for names in groups
+        ]
+
     def note_silent(self, node_ids: Iterable[int]) -> None:
         """Pass over nodes that did not answer, until they answer a question."""
         for node_id in set(node_ids) - self._silent:
@@ -471,6 +486,10 @@ class Roster:
         self._part(node)
         self._members[node] = member
         self._claimants |= dict.fromkeys(member.claims, node)
+        for line in self.copies:
+            if line not in self._said_once:
+                self._said_once.add(line)
+                log(WARNING, "%s", line)
 
     def _claim(self, member: Member, online: set[int]) -> None:
         """Give a node the name and the partition that it claims; Claimed if one is another's."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ from fedbary.data.tables._layout import (
     chosen,
     coded,
     coded_rows,
+    emptied,
     encode,
     grouped,
     layout_of,
@@ -43,6 +43,7 @@ __all__ = [
     "Choice",
     "Layout",
     "coded_rows",
+    "emptied",
     "load",
     "load_features",
     "load_frame",
@@ -151,11 +152,12 @@ def _coded(
     def read() -> Examples:
         held = grouped(_with_target(_read(function, name, reading), reading.target), choice)
         if layout is not None:
-            return encode(held, layout)
-        held = chosen(held, choice)
+            return encode(held.without(layout.missing_words), layout)
+        held, how = chosen(held, choice), (choice.missing, choice.missing_words)
+        held = held.without(choice.missing_words)
         if function == "read":
-            return encode(held, number_layout(held, choice.missing))
-        return encode(held, layout_of(held, classes, choice.missing))
+            return encode(held, number_layout(held, *how))
+        return encode(held, layout_of(held, classes, *how))
 
     key = function, name, reading, layout, choice, classes
     return _examples.get(key, _state(name, reading), read)
@@ -185,12 +187,14 @@ def load_features(
         There is no such set, or a column of the layout is missing in it.
     """
     held = _read("read_labelled", name, _reading(data_dir, target, download))
-    return coded(replace(held, target=None), layout).known().x
+    held = replace(held, target=None).without(layout.missing_words)
+    return coded(held, layout).known().x
 
 
 def read_rows(path: Path, target: str, layout: Layout, choice: Choice = ALL) -> Examples:
     """Read rows to predict, coded as the federation's, see `read_examples` and `coded`."""
-    return read_examples(path, target, choice, partial(coded, layout=layout))
+    words = layout.missing_words
+    return read_examples(path, target, choice, lambda held: coded(held.without(words), layout))
 
 
 def read_examples(

@@ -25,10 +25,12 @@ from fedbary.data.frame import (
     is_code,
     name_of,
     order_of,
+    text_of,
     unit_of,
 )
 from fedbary.data.grouping import group_numbers
 from fedbary.data.layout import Layout
+from fedbary.data.sentinels import sentinels
 from fedbary.errors import CellError, SettingError
 from fedbary.texts import alike, listed
 
@@ -48,7 +50,12 @@ _ALSO = {"True": "1", "False": "0", "1": "True", "0": "False"}
 """Names that stand for each other where only one of them is known."""
 
 
-def layout_of(frame: Frame, classes: Sequence[str] = (), missing: str = "refuse") -> Layout:
+def layout_of(
+    frame: Frame,
+    classes: Sequence[str] = (),
+    missing: str = "refuse",
+    missing_words: tuple[str, ...] = (),
+) -> Layout:
     """Return the layout of a classification's frame: levels in their order, and the classes.
 
     Parameters
@@ -58,8 +65,8 @@ def layout_of(frame: Frame, classes: Sequence[str] = (), missing: str = "refuse"
     classes : sequence of str
         The classes in their order; by default as the source orders them, else whole numbers by
         size, text in alphabetical order.
-    missing : str
-        Treatment of empty cells.
+    missing, missing_words
+        Treatment of empty cells, and words that stand for one; the frame's are empty already.
 
     Raises
     ------
@@ -72,7 +79,8 @@ def layout_of(frame: Frame, classes: Sequence[str] = (), missing: str = "refuse"
     named = tuple(map(name_of, classes)) or _classes(frame)
     if len(set(named)) < len(named):
         raise CellError("classes", ",".join(classes), "different names")
-    return Layout(columns, named, missing, indicated(frame, dict(columns), missing))
+    marked = indicated(frame, dict(columns), missing)
+    return Layout(columns, named, missing, marked, missing_words)
 
 
 def columns_of(frame: Frame, missing: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -132,7 +140,7 @@ def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, .
     words = [level for level in levels if not _is_number(level)]
     if len(words) < len(levels) and words and not any(map(is_code, levels)):
         todo = "a finite number, as other rows of this column hold; or text that is no number "
-        todo += "in all"
+        todo += f"in all; or missing_words={listed(words[:3])} if that stands for a missing value"
         require(name, where, held, np.isin(held.texts, words), todo)
     if len(levels) > MAX_LEVELS or len(levels) > max(FEW, len(present) / 2):
         allowed = f"at most {MAX_LEVELS}, and fewer than half the {len(present)} rows; "
@@ -202,8 +210,8 @@ class Choice:
         Those that are not used.
     id : str
         The column that names a row, which is not used; empty for none.
-    missing : str
-        Treatment of empty cells, see `Layout`.
+    missing, missing_words
+        Treatment of empty cells, and words that stand for one, see `Layout`.
     group : str
         The column that names a row's group, which is not used; empty for none, or for that of `id`
         if a name stands in several rows.
@@ -213,6 +221,7 @@ class Choice:
     leave_out: tuple[str, ...] = ()
     id: str = ""
     missing: str = "refuse"
+    missing_words: tuple[str, ...] = ()
     group: str = ""
 
 
@@ -270,7 +279,9 @@ def perhaps(name: str, source: str, columns: Sequence[str]) -> str:
     return f"a column of {source}: {listed(columns)}{meant}"
 
 
-def number_layout(held: Frame, missing: str = "refuse") -> Layout:
+def number_layout(
+    held: Frame, missing: str = "refuse", missing_words: tuple[str, ...] = ()
+) -> Layout:
     """Return the layout of a regression's frame; constant columns are left out with a warning.
 
     Raises
@@ -293,7 +304,8 @@ def number_layout(held: Frame, missing: str = "refuse") -> Layout:
         said = f"{held.name}: constant features are left out: {', '.join(constant)}"
         warnings.warn(said, stacklevel=2)
     varying = {name: levels for name, levels in columns.items() if name not in constant}
-    return Layout(tuple(varying.items()), (), missing, indicated(held, varying, missing))
+    marked = indicated(held, varying, missing)
+    return Layout(tuple(varying.items()), (), missing, marked, missing_words)
 
 
 def _is_constant(column: Column) -> bool:
@@ -312,7 +324,26 @@ def encode(frame: Frame, layout: Layout) -> Examples:
     found = coded(frame, layout)
     if found.unknown:
         _warn_unknown(frame, layout, found.unknown)
+    _warn_of_sentinels(frame, layout)
     return found.known()
+
+
+def _warn_of_sentinels(frame: Frame, layout: Layout) -> None:
+    """Say which numbers repeat far from all others in a column, as codes of missing values do."""
+    held = {
+        f"feature {name!r}": frame.columns[name] for name, levels in layout.columns if not levels
+    }
+    if not layout.classes and frame.target is not None:
+        held[TARGET] = frame.target
+    for where, cells in held.items():
+        found = sentinels(cells.numbers)
+        said = [f"{text_of(number)} stands in {count}" for number, count in found.items()]
+        if said:
+            words = f"missing_words={','.join(map(text_of, found))} takes such cells as empty"
+            told = (
+                f"{' and '.join(said)} of {frame.count} rows, far from all other numbers; {words}"
+            )
+            warnings.warn(f"{frame.name}: {where}: {told}", stacklevel=2)
 
 
 def coded(frame: Frame, layout: Layout) -> Examples:
@@ -376,7 +407,9 @@ def features_of(frame: Frame, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
             unknown |= (places < 0) & ~cells.missing
         else:
             bad = ~np.isfinite(cells.numbers) & ~cells.missing
-            allowed = "a finite number, as the server's data hold there"
+            allowed = (
+                "a finite number, as the server's data hold there, or a word of missing_words="
+            )
             require(frame.name, where, cells, bad, allowed)
             parts.append(cells.numbers[:, None])
     parts += [held[column].missing[:, None].astype(np.float64) for column in layout.indicated]
@@ -397,7 +430,7 @@ def coded_rows(held: DataFrame, target: str, layout: Layout) -> Tensor:
         names = ", ".join(name for name, _ in layout.columns)
         allowed = f"a tensor (N, {len(layout.features)}), or a DataFrame with the columns {names}"
         raise SettingError("x", f"a {type(held).__name__}", allowed)
-    rows = frame_of("x", held, target)
+    rows = frame_of("x", held, target).without(layout.missing_words)
     x, unknown = features_of(rows, layout)
     if unknown.any():
         require_known(rows, layout)
@@ -428,7 +461,7 @@ def require_rows(x: Tensor, layout: Layout) -> Tensor:
         If the width is another, a number is not finite, or the features of a column with levels
         are not a 1 among 0s.
     """
-    features = layout.features
+    x, features = emptied(x, layout), layout.features
     if x.ndim != 2 or x.shape[1] != len(features):
         allowed = f"a tensor (N, {len(features)}) of {', '.join(features)}"
         raise SettingError("x", f"a tensor {tuple(x.shape)}", allowed)
@@ -448,6 +481,17 @@ def require_rows(x: Tensor, layout: Layout) -> Tensor:
             allowed = f"a 1 among 0s for {', '.join(levels)}"
             raise SettingError(f"x: row {row + 1}: {column}", part[row].tolist(), allowed)
         start += max(1, len(levels))
+    return x
+
+
+def emptied(x: Tensor, layout: Layout) -> Tensor:
+    """Return rows (N, D) with NaN in place of the numbers that stand for a missing value."""
+    features = layout.features
+    numbers = [name for name, levels in layout.columns if not levels]
+    place = torch.tensor([name in numbers for name in features])
+    for word in layout.missing_words:
+        if x.shape[-1] == len(features) and _is_number(word):
+            x = x.where(~((x == float(word)) & place.to(x.device)), torch.nan)
     return x
 
 
