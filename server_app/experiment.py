@@ -90,7 +90,8 @@ def place_of(settings: Settings, folder: Path) -> str:
     said = f"Results will be in {folder}"
     if user_path(settings.output).is_absolute():
         return said
-    return f"{said}: Flower's SuperLink was started in {Path.cwd()}; output='/…' names another folder"
+    where = f"Flower's SuperLink was started in {Path.cwd()}"
+    return f"{said}: {where}; output='/…' names another folder"
 
 
 def count_nodes(grid: Grid) -> int:
@@ -137,7 +138,7 @@ def settings_with(given: Mapping[str, Any], nodes: int) -> Settings:
         allowed = f"{nodes}, as Flower's federation has; {flag}{asked}' changes that"
         raise SettingError("clients", asked, allowed)
     if "clients" not in given:
-        log(INFO, "Flower's federation has %d clients; %s10' makes it ten", nodes, flag)
+        log(INFO, "Flower's federation has %d clients; %s…' changes that", nodes, flag)
     return resolve({**given, "clients": nodes})
 
 
