@@ -42,14 +42,15 @@ _CPU = """
 _SHIPPED = ("fedbary", *ROOMS, DEFAULTS.name, "LICENSE", "README.md", "pyproject.toml")
 
 
-@cache
 def app_folder() -> Path:
-    """Return the folder that holds the apps, the packages they import and pyproject.toml.
+    """Return the folder beside which programs start: a clone, or that of `written_app`."""
+    return _CLONE or written_app()
 
-    A clone is that folder. For an installed package the app is written to one that is removed when
-    this process ends.
-    """
-    return _CLONE or write_app(folder_of_process() / f"fedbary-{__version__}")
+
+@cache
+def written_app() -> Path:
+    """Return a folder with the app, which is removed when this process ends."""
+    return write_app(folder_of_process() / f"fedbary-{__version__}")
 
 
 def write_app(folder: Path) -> Path:

@@ -21,9 +21,6 @@ from fedbary.runs.location import read_rounds, read_settings
 
 pytestmark = pytest.mark.slow
 
-SHORT = ["--run-config", "local_epochs=1 samples=2"]
-ONE_ROUND = ["--run-config", "rounds=1"]
-
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
@@ -68,9 +65,9 @@ def test_nothing_else_is_there(alone):
     assert done.stdout == b"['flwr', 'ray', 'torch']\n"
 
 
-def words_of(app):
+def words_of(app, place):
     """The words of each `flwr run` of the app's README, those after `flwr`."""
-    text = (app / "README.md").read_text()
+    text = (app / "README.md").read_text().replace("$PWD", str(place))
     return [shlex.split(line)[1:] for line in re.findall(r"^flwr run .*", text, re.MULTILINE)]
 
 
@@ -84,30 +81,28 @@ def environment(alone, tmp_path):
 
 
 def test_flwr_run_as_the_app_s_readme_says(alone, app, environment, tmp_path):
-    """By day the second line, and by night all; the rounds are shorter, and one in the others."""
-    output = tmp_path / "fedprox"
-    first, second, third = words_of(app)
-    third = [word.replace("/tmp/fedprox", str(output)) for word in third]
+    """By day the first line, and by night all; rounds are short, and but one in the first."""
+    first, second, third = words_of(app, tmp_path)
+    lines = [[*first, "--run-config", "rule='WB' rounds=1"], second, third]
     with superlink(environment, tmp_path, str(alone / "flower-superlink")) as wait:
         wait()
-        for words in (second, [*first, *ONE_ROUND], [*third, *ONE_ROUND])[: 3 if NIGHT else 1]:
+        for words in lines if NIGHT else lines[:1]:
             done = subprocess.run(
-                [alone / "flwr", *words, *SHORT],
+                [alone / "flwr", *words, "--run-config", "local_epochs=1 samples=2"],
                 cwd=app, env=environment, capture_output=True, text=True, timeout=400, check=False,
             )  # fmt: skip
-            assert done.returncode == 0, done.stdout + done.stderr
-            (folder,) = re.findall("Results: (.+)", done.stdout) or [done.stdout]
-            (where,) = re.findall("Results will be in (.+)", done.stdout)
-            made = read_settings(Path(folder))
-            if words is second:
-                assert Path(folder).parent == tmp_path / "runs"
-                assert where.startswith(f"{folder}: Flower's SuperLink was started in {tmp_path};")
-                assert (made["rule"], made["rounds"], made["clients"]) == ("WB", 3, 10)
-                assert read_rounds(Path(folder))[3]["admitted"] == 10
-            else:
-                assert (made["rule"], made["rounds"], made["clients"]) == ("RKLB", 1, 2)
-    if NIGHT:
-        assert where == folder == str(output) and made["method"] == "FedProx"
+            said = done.stdout + done.stderr
+            (where,) = re.findall("Results will be in (.+)", said) or [said]
+            (folder,) = re.findall("Results: (.+)", said) or [said]
+            made, last = read_settings(Path(folder)), read_rounds(Path(folder))[-1]
+            if words is third:
+                assert (where, made["method"]) == (folder, "FedProx")
+                assert folder == str(tmp_path / "runs" / "fedprox")
+                continue
+            assert Path(folder).parent == tmp_path / "runs"
+            assert where.startswith(f"{folder}: Flower's SuperLink was started in {tmp_path};")
+            assert made["rule"] == "WB" and last["round"] == made["rounds"]
+            assert made["clients"] == last["admitted"] == (10 if words is second else 2)
 
 
 OTHER_DATA = """
