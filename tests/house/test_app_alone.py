@@ -92,8 +92,9 @@ def test_flwr_run_as_the_app_s_readme_says(alone, app, environment, tmp_path):
                 cwd=app, env=environment, capture_output=True, text=True, timeout=400, check=False,
             )  # fmt: skip
             said = done.stdout + done.stderr
-            (where,) = re.findall("Results will be in (.+)", said) or [said]
-            (folder,) = re.findall("Results: (.+)", said) or [said]
+            assert "Results: " in said, said
+            (where,) = re.findall("Results will be in (.+)", said)
+            (folder,) = re.findall("Results: (.+)", said)
             made, last = read_settings(Path(folder)), read_rounds(Path(folder))[-1]
             if words is third:
                 assert (where, made["method"]) == (folder, "FedProx")

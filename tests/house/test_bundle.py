@@ -14,6 +14,7 @@ from flwr.cli.utils import collect_files
 
 from fedbary.commands.cli import main
 from fedbary.launching.app import write_app
+from fedbary.strategies.internals import NEWEST_TESTED
 
 ROOT = Path(__file__).resolve().parents[2]
 FLWR = str(Path(sys.executable).parent / "flwr")
@@ -92,6 +93,7 @@ def test_the_app_installs_what_the_project_depends_on_and_knows_its_keys(app):
     parts, ours = whole["tool"]["flwr"]["app"], ours["tool"]["flwr"]["app"]
     assert {key: ours[key] for key in parts} == parts
     (flower,) = [d for d in whole["project"]["dependencies"] if d.startswith("flwr")]
+    assert ours["flwr-version-target"] == f"{NEWEST_TESTED}.0"
     assert "<" not in flower and "==" not in flower
 
 
