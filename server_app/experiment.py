@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid
 
 from fedbary.attacks import require_simulation
+from fedbary.data.forms import user_path
 from fedbary.data.unchanged import one_state
 from fedbary.errors import RunError, SettingError, last_words
 from fedbary.figures import draw_without_screen
@@ -44,7 +45,7 @@ from fedbary.settings.run_config import given_in
 from fedbary.strategies import CompressedGrid
 from fedbary.strategies.admission import Stalled
 from fedbary.strategies.internals import FLOWER_LOGGER as logger
-from fedbary.strategies.internals import add_exit_handler, is_simulated, log
+from fedbary.strategies.internals import at_exit, is_simulated, log
 from fedbary.tasks import task_of
 from fedbary.trained.started_from import beginning_of
 from fedbary.variational.frozen import frozen_config, require_same_frozen
@@ -70,6 +71,8 @@ def main(grid: Grid, context: Context) -> None:
             require_real_time(settings)
             grid = guarded(grid)
         with claimed_folder(settings, Path.cwd()) as folder:
+            if not whole:
+                log(INFO, "%s", place_of(settings, folder))
             run(grid, settings, folder)
     except Exception as error:
         if said := last_words(error):
@@ -77,6 +80,18 @@ def main(grid: Grid, context: Context) -> None:
             if is_simulated(grid):
                 end_simulation()
         raise
+
+
+def place_of(settings: Settings, folder: Path) -> str:
+    """Return the line on where a run's results will lie, and why there.
+
+    `flwr run` does not tell where the user stands.
+    """
+    said = f"Results will be in {folder}"
+    if user_path(settings.output).is_absolute():
+        return said
+    where = f"Flower's SuperLink was started in {Path.cwd()}"
+    return f"{said}: {where}; output='/…' names another folder"
 
 
 def count_nodes(grid: Grid) -> int:
@@ -123,7 +138,7 @@ def settings_with(given: Mapping[str, Any], nodes: int) -> Settings:
         allowed = f"{nodes}, as Flower's federation has; {flag}{asked}' changes that"
         raise SettingError("clients", asked, allowed)
     if "clients" not in given:
-        log(INFO, "Flower's federation has %d clients; %s10' makes it ten", nodes, flag)
+        log(INFO, "Flower's federation has %d clients; %s…' changes that", nodes, flag)
     return resolve({**given, "clients": nodes})
 
 
@@ -144,7 +159,7 @@ def _say(said: str) -> None:
         log(ERROR, "fedbary: %s", said)
 
     say()
-    add_exit_handler(say)
+    at_exit(say)
 
 
 def run(grid: Grid, settings: Settings, folder: Path) -> None:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,7 +22,10 @@ from fedbary.errors import SettingError
 from .arrays import PACKING, array_from_tensor, bytes_of, tensor_from_array
 from .charts import PREFIX
 from .conventions import Convention, convention_named, scale_from
-from .internals import ClientAppCallable, NodeInfo, Run, with_content
+from .internals import ClientAppCallable, with_content
+
+if TYPE_CHECKING:
+    from .internals import NodeInfo, Run
 
 CODES: Mapping[int, np.dtype[Any]] = {8: np.dtype("<u1"), 16: np.dtype("<u2")}
 """Bits that a code may have, and their dtypes."""

@@ -1,50 +1,84 @@
 """Flower's internals: everything that this project uses besides Flower's public modules.
 
-Flower promises nothing about these names. If a version moves one,
-`tests/strategies/test_internals.py` names it, and only this file needs a change.
+Flower promises nothing about these names. Each is imported where it is used, so a version that
+moves one takes only what needs it. `tests/strategies/test_internals.py` names those that moved.
 """
 
 from __future__ import annotations
 
-import sys
+import logging
+import re
+from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
+from functools import cache
+from typing import TYPE_CHECKING
 
-from flwr.app import Message, RecordDict
-from flwr.clientapp.typing import ClientAppCallable
-from flwr.common.constant import ErrorCode
-from flwr.proto.node_pb2 import NodeInfo
+import flwr
+from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.exit import add_exit_handler
-from flwr.supercore.logger import FLOWER_LOGGER, log
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
-__all__ = [
-    "FLOWER_LOGGER",
-    "ClientAppCallable",
-    "ErrorCode",
-    "NodeInfo",
-    "Run",
-    "TaskIdentity",
-    "add_exit_handler",
-    "is_simulated",
-    "log",
-    "number",
-    "unavailable",
-    "with_content",
-]
+if TYPE_CHECKING:
+    from flwr.proto.node_pb2 import NodeInfo as NodeInfo
+    from flwr.supercore.run import Run
+
+NEWEST_TESTED = "1.42"
+"""The newest version of Flower that the tests have run with."""
+
+ClientAppCallable = Callable[[Message, Context], Message]
+
+FLOWER_LOGGER = logging.getLogger("flwr")
+log = FLOWER_LOGGER.log
+
+
+class ErrorCode:
+    """Flower's codes of an error reply, as far as they are used here."""
+
+    UNKNOWN = 0
+    CLIENT_APP_RAISED_EXCEPTION = 2
+
+
+@cache
+def warn_of_newer_flower() -> None:
+    """Log once per process that Flower is newer than `NEWEST_TESTED`, if it is."""
+    numbers = [re.match(r"(\d+)\.(\d+)", text) for text in (flwr.__version__, NEWEST_TESTED)]
+    here, tested = (tuple(map(int, found.groups())) if found else () for found in numbers)
+    if here > tested:
+        said = "Flower %s is newer than %s, the newest that fedbary was tested with"
+        log(logging.WARNING, said, flwr.__version__, NEWEST_TESTED)
 
 
 def is_simulated(grid: Grid) -> bool:
     """Return whether a grid is that of Flower's simulation engine.
 
-    It looks whether the engine's module is imported, and does not import it, which takes seconds.
+    It goes by the class's name: the engine's module takes seconds to import.
     """
-    if "flwr.superlink.grid" not in sys.modules:
-        return False
-    from flwr.superlink.grid import InMemoryGrid
+    return any(kind.__name__ == "InMemoryGrid" for kind in type(grid).__mro__)
 
-    return isinstance(grid, InMemoryGrid)
+
+def at_exit(say: Callable[[], None]) -> None:
+    """Call a function when Flower ends the process, before its log is handed over.
+
+    A version of Flower without this hook does not call it.
+    """
+    with suppress(ImportError):
+        from flwr.supercore.exit import add_exit_handler
+
+        add_exit_handler(say)
+
+
+def identify_task(run_id: int, node_id: int) -> None:
+    """Set the identity that this process's messages carry, as Flower's launchers do."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, node_id, 1
+
+
+def empty_run(run_id: int) -> Run:
+    """Return a run without an app."""
+    from flwr.supercore.run import Run
+
+    return Run.create_empty(run_id=run_id)
 
 
 def number(message: Message, message_id: str) -> None:

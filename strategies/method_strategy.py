@@ -30,7 +30,7 @@ from .arrays import Blanks
 from .clocks import clock_of
 from .conventions import Convention, Names, check_arrays, convention_named, names_of
 from .federation import CLIENTS_KEY, EXAMPLES_KEY, Federation, question
-from .internals import log
+from .internals import log, warn_of_newer_flower
 from .memory import STATE, Memory
 from .pace import Arrivals, Pace, Start
 from .privacy import driving_wrapper, rounds_of_wrapper
@@ -295,6 +295,7 @@ class MethodStrategy(FedAvg):
         RunError
             If `max_skipped` rounds in a row were skipped, or every round was.
         """
+        warn_of_newer_flower()
         self._forget()
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         start = Start(grid, initial_arrays, num_rounds, timeout, *configs, evaluate_fn)

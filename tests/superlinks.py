@@ -11,13 +11,15 @@ from fedbary.launching.watcher import start
 
 
 @contextmanager
-def superlink(environment: dict[str, str], home: Path) -> Iterator[Callable[[], None]]:
+def superlink(
+    environment: dict[str, str], home: Path, program: str = tool("flower-superlink")
+) -> Iterator[Callable[[], None]]:
     """Start a SuperLink with the simulation runtime; yield a function that waits until it is ready.
 
     It is stopped at the end, with all that it started.
     """
     port = environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
-    command = [tool("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
+    command = [program, "--insecure", "--simulation", "--isolation", "subprocess"]
     command += ["--host", "127.0.0.1", "--port", port]
     log = home / "superlink.log"
     with open(log, "wb") as output:

@@ -164,6 +164,21 @@ def deploy(
     start.deploy(list(arguments or []), list(site or []))
 
 
+@app.command("app")
+def write(
+    folder: Annotated[Path, typer.Argument(metavar="DEST", show_default=False)],
+) -> None:
+    """Write a Flower app for `flwr run`, or to publish.
+
+    DEST is a new or empty folder. It gets the code, a pyproject.toml with all settings as keys of
+    Flower's run config, and a README.md. Example: `fedbary app my-app`, then `flwr run my-app
+    --stream`.
+    """
+    from fedbary.launching.app import write_app
+
+    print(f"Flower app: {write_app(folder).resolve()}")
+
+
 @app.command()
 def explain(
     part: Annotated[str | None, typer.Argument(metavar="[PART]")] = None,

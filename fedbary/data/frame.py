@@ -174,7 +174,7 @@ class Column:
     @property
     def names(self) -> list[str]:
         """The cells as names, the same for a number and for its text."""
-        return [_text(cell) for cell in self.values.tolist()]
+        return [text_of(cell) for cell in self.values.tolist()]
 
 
 def _number(text: str) -> float:

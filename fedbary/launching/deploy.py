@@ -16,7 +16,7 @@ from urllib.parse import quote
 from fedbary.data.forms import user_path
 from fedbary.data.sites import LONGEST_NAME, site_from
 from fedbary.errors import RunError, SettingError
-from fedbary.launching.app import app_folder
+from fedbary.launching.app import app_folder, written_app
 from fedbary.launching.environment import flower_environment
 from fedbary.launching.programs import free_port, run_program, stop_tree, tool
 from fedbary.launching.superlink import (
@@ -200,7 +200,7 @@ class Lab:
                     kept = kept or keep_keys(self.folder, names, output)
                 return busy()
 
-            words = ["run", str(app_folder()), LAB, "--stream", "--run-config", str(run_config)]
+            words = ["run", str(written_app()), LAB, "--stream", "--run-config", str(run_config)]
             run_program([tool("flwr"), *words], self.environment, log, is_over)
             if busy():
                 raise RunError(

@@ -18,17 +18,26 @@ APP_KEY = "app-code"
 _PACKAGE = Path(__file__).parents[1]
 
 
+ROOMS = ("strategies", "client_app", "server_app")
+"""Folders that lie in the package when it is installed, and beside it in a clone."""
+
+
+def code_files() -> dict[str, Path]:
+    """Return the Python files of fedbary and the apps by their path in the installed package."""
+    beside = [_PACKAGE.parent] if (_PACKAGE.parent / "simulation.yaml").is_file() else []
+    files = {
+        file.relative_to(root).as_posix(): file
+        for root in beside
+        for room in ROOMS
+        for file in (root / room).rglob("*.py")
+    }
+    return files | {file.relative_to(_PACKAGE).as_posix(): file for file in _PACKAGE.rglob("*.py")}
+
+
 @functools.cache
 def app_digest() -> str:
     """Return a digest of fedbary's Python files and the apps', alike in a clone and a wheel."""
-    beside = [_PACKAGE.parent] if (_PACKAGE.parent / "simulation.yaml").is_file() else []
-    files = {
-        f"{room}/{file.relative_to(root / room).as_posix()}": file
-        for root in (_PACKAGE, *beside)
-        for room in ("strategies", "client_app", "server_app")
-        for file in (root / room).rglob("*.py")
-    }
-    files |= {f"{file.relative_to(_PACKAGE).as_posix()}": file for file in _PACKAGE.rglob("*.py")}
+    files = code_files()
     found = hashlib.sha256()
     for name in sorted(files):
         found.update(f"{name}\n{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode())

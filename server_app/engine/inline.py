@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 from flwr.app import Context, Error, Message, RecordDict
@@ -22,12 +23,15 @@ from fedbary.figures import draw_without_screen
 from fedbary.settings.config import Settings, validated
 from fedbary.strategies.internals import (
     ErrorCode,
-    Run,
-    TaskIdentity,
+    empty_run,
+    identify_task,
     number,
     unavailable,
     with_content,
 )
+
+if TYPE_CHECKING:
+    from fedbary.strategies.internals import Run
 
 RUN_ID, SERVER_NODE_ID = 1, 1
 
@@ -57,9 +61,9 @@ class InlineGrid(Grid):
     ) -> None:
         if isinstance(nodes, int):
             nodes = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, SERVER_NODE_ID, 1
+        identify_task(RUN_ID, SERVER_NODE_ID)
         self._client_app = client_app
-        self._run = Run.create_empty(run_id=RUN_ID)
+        self._run = empty_run(RUN_ID)
         self._message_ids = itertools.count(1)
         self._open: set[str] = set()
         self._replies: dict[str, Message] = {}

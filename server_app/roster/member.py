@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from logging import INFO
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
@@ -17,8 +17,11 @@ from fedbary.runs.location import SETTINGS, read_rounds, read_settings
 from fedbary.runs.schema import CLIENTS
 from fedbary.runs.sites import SiteKey
 from fedbary.settings.config import Settings, read_yaml
-from fedbary.strategies.internals import NodeInfo, log
+from fedbary.strategies.internals import log
 from fedbary.texts import shown
+
+if TYPE_CHECKING:
+    from fedbary.strategies.internals import NodeInfo
 
 MOST_EXAMPLES = 10**12
 """The most examples that a site is believed to hold."""

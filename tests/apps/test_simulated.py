@@ -30,6 +30,18 @@ def test_in_a_simulation_of_flower_s_the_clients_are_its_nodes(nodes):
         experiment.settings_with({"clients": "7"}, nodes)
 
 
+@pytest.mark.parametrize("output", ["auto", "runs/mine"])
+def test_flower_s_run_says_where_its_results_will_lie_and_why_there(output, tmp_path, monkeypatch):
+    """Flower starts it where its SuperLink was started, wherever the user stands."""
+    monkeypatch.chdir(tmp_path)
+    settings, folder = experiment.settings_with({"output": output}, 2), tmp_path / "runs" / "mine"
+    said = experiment.place_of(settings, folder)
+    assert said.startswith(f"Results will be in {folder}: ")
+    assert f"was started in {tmp_path};" in said and "output='/" in said
+    chosen = settings.model_copy(update={"output": str(folder)})
+    assert experiment.place_of(chosen, folder) == f"Results will be in {folder}"
+
+
 @pytest.mark.parametrize("name", experiment.SHARES)
 def test_shares_that_do_not_reach_ray_are_refused_with_flower_s_own(name):
     with pytest.raises(SettingError, match=f"^{name}: 2; .*{experiment.SHARES[name]}=2"):

@@ -22,7 +22,9 @@ from sklearn.datasets import load_digits
 from fedbary.settings.config import parse_overrides, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OF_THE_APP = ROOT / "fedbary" / "launching" / "app.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", OF_THE_APP]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"(?:<!-- ([^\n]*?) -->\n)?```(?:bash|sh|shell|console)\n(.*?)```", re.DOTALL)
 
 

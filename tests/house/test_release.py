@@ -12,6 +12,7 @@ import yaml
 from every_method import night
 
 import fedbary
+from fedbary.launching.app import write_app
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ["clients=2", "rounds=1", "local_epochs=1", "samples=2"]
@@ -32,6 +33,17 @@ def test_an_index_would_take_it(released):
     check = [sys.executable, "-m", "twine", "check", "--strict", *files]
     done = subprocess.run(check, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_writes_the_app_that_a_clone_writes(environment, tmp_path):
+    done = command_of_the_wheel(environment, "app", "mine", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout == f"Flower app: {tmp_path / 'mine'}\n", done
+    mine, ours = (
+        {file.relative_to(app): file.read_bytes() for file in app.rglob("*") if file.is_file()}
+        for app in (tmp_path / "mine", write_app(tmp_path / "ours"))
+    )
+    assert mine == ours
 
 
 @night  # by day a foreign project runs with the wheel, and an index would take it

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 from every_method import ON_SERVERS, few, night, same
 from processes import dead_ray, marked, ran, servers_of
-from superlinks import superlink
 from terminals import shown_in_a_terminal, shows_its_rounds_and_its_lines
 
 from fedbary.launching.environment import flower_environment
@@ -23,7 +21,6 @@ from fedbary.settings.config import parse_overrides, resolve
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 QUICK = ["clients=3", "rounds=2", "local_epochs=1", "samples=2", "device=cpu"]
 SETS = ["holdout=0.3", "conformal=0.9"]
@@ -123,19 +120,3 @@ def test_a_run_that_fails_exits_with_an_error(tmp_path):
     done = ran(BIN / "fedbary", "simulate", *words, cwd=tmp_path, code=1)
     assert done.stderr.strip().splitlines()[-1].startswith("fedbary: the run ended")
     assert servers_of(tmp_path) == []
-
-
-def test_plain_flwr_run_takes_the_federation_as_it_is_and_run_config_over_the_file(tmp_path):
-    environment = flower_environment(tmp_path)
-    output = tmp_path / "run"
-    config = f"rule='WB' rounds=1 local_epochs=1 samples=2 output='{output}'"
-    command = [str(BIN / "flwr"), "run", str(ROOT), "local", "--stream", "--run-config", config]
-    with superlink(environment, tmp_path) as wait:
-        wait()
-        subprocess.run(command, cwd=ROOT, env=environment, timeout=240, check=True)
-    settings = yaml.safe_load((output / "settings.yaml").read_text())["settings"]
-    assert (settings["rule"], settings["rounds"]) == ("WB", 1)
-    last = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["admitted"] == 2  # Flower's own default for a simulated federation
-    assert settings["clients"] == 2
-    assert yaml.safe_load((output / "settings.yaml").read_text())["nodes"] == 2
