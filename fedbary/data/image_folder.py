@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -253,13 +253,27 @@ def arrays_of_columns(name: str, parts: tuple[Any, Any | None], reading: Reading
     return arrays_of(columns.classes, _read(name, train, columns, shape, resize), tested)
 
 
+def own_columns(name: str, part: Any, reading: Reading, classes: Sequence[str]) -> LabelledImages:
+    """Return the images and labels of all rows of a part, by the names of given classes.
+
+    A label that has no name is the class of that number or text. The reading names the shape.
+
+    Raises
+    ------
+    SettingError
+        As in `arrays_of_columns`; or a label is no class.
+    """
+    assert reading.shape is not None
+    columns = replace(_columns(name, part, reading.target), classes=tuple(classes))
+    return _read(name, part, columns, reading.shape, reading.resize)
+
+
 @dataclass(frozen=True)
 class _Columns:
-    """The columns of images and labels, and each class's value among the labels and its name."""
+    """The columns of images and labels, and the classes' names in their order."""
 
     images: str
     labels: str
-    values: tuple[Any, ...]
     classes: tuple[str, ...]
 
 
@@ -281,13 +295,12 @@ def _columns(name: str, train: Any, target: str) -> _Columns:
         )
     feature = train.features[labels[0]]
     if classes := getattr(feature, "names", ()):
-        return _Columns(images[0], labels[0], tuple(range(len(classes))), tuple(classes))
+        return _Columns(images[0], labels[0], tuple(classes))
     found = set(train[labels[0]])
     if not all(isinstance(label, int | str) for label in found):
         allowed = "a class for each image, a whole number or a text"
         raise SettingError(f"dataset {name}: {labels[0]}", str(feature), allowed)
-    values = tuple(sorted(found))
-    return _Columns(images[0], labels[0], values, tuple(map(str, values)))
+    return _Columns(images[0], labels[0], tuple(map(str, sorted(found))))
 
 
 def _kind(feature: Any) -> str:
@@ -309,14 +322,17 @@ def _held(name: str, part: Any, images: str) -> Iterator[tuple[str, Path | bytes
 def _read(name: str, part: Any, columns: _Columns, shape: Shape, resize: str) -> LabelledImages:
     held = _held(name, part, columns.images)
     pixels = np.stack([read_image(image, shape, resize, row) for row, image in held])
-    feature, values = part.features[columns.labels], columns.values
+    feature, labels = part.features[columns.labels], part[columns.labels]
     if names := getattr(feature, "names", ()):  # each part numbers its classes by itself
-        values = tuple(names.index(name) if name in names else None for name in columns.classes)
-    places = {value: place for place, value in enumerate(values)}
-    labels = part[columns.labels]
+        labels = [names[k] if k is not None and 0 <= k < len(names) else k for k in labels]
+    places = {_plain(label): place for place, label in enumerate(columns.classes)}
     for row, label in enumerate(labels, 1):
-        if label not in places:
+        if _plain(label) not in places or (names and not isinstance(label, str)):
             where = f"dataset {name}: row {row}, {columns.labels}"
-            known = names[label] if names and 0 <= label < len(names) else label
-            raise SettingError(where, known, f"one of {listed(columns.classes)}")
-    return pixels, np.array([places[label] for label in labels])
+            raise SettingError(where, label, f"one of {listed(columns.classes)}")
+    return pixels, np.array([places[_plain(label)] for label in labels])
+
+
+def _plain(label: object) -> str | None:
+    """Return the name of a class, by which classes are told apart; None for a label that hides."""
+    return None if label is None else composed(str(label)).strip()
