@@ -12,10 +12,17 @@ from torch import Tensor
 from fedbary.data.deal import Deal, Shard, site_shard
 from fedbary.data.examples import Examples
 from fedbary.data.formats.npz import read_npz_arrays
-from fedbary.data.forms import user_path
+from fedbary.data.forms import source_of, user_path
 from fedbary.data.grouping import group_numbers
 from fedbary.data.image_files import IMAGES, read_image, shape_of
-from fedbary.data.image_folder import FOLDER, contents, described, read_classes, treated
+from fedbary.data.image_folder import (
+    FOLDER,
+    UNNAMED,
+    contents,
+    described,
+    read_classes,
+    treated,
+)
 from fedbary.data.image_layout import ImageLayout, of_pictures
 from fedbary.data.images._dataset import (
     groups_of,
@@ -25,6 +32,8 @@ from fedbary.data.images._dataset import (
     require_pixels,
     tensors,
 )
+from fedbary.data.readers import Reading, saved_sets
+from fedbary.data.sources import hf
 from fedbary.data.unchanged import Kept, state_of
 from fedbary.errors import SettingError
 from fedbary.texts import composed, printable
@@ -121,23 +130,31 @@ def _converted(files: list[Path], names: Sequence[str], layout: ImageLayout) -> 
     return tuple(n for f, n in zip(files, names, strict=True) if shape_of(f)[0] != channels)
 
 
-_images: Kept[tuple[Tensor, Tensor, Tensor | None]] = Kept(4)
+Own = tuple[Tensor, Tensor, Tensor | None]
+"""Images, labels, and groups if they have some."""
+
+_images: Kept[Own] = Kept(4)
 _shards: Kept[Shard] = Kept(4)
 
 
-def own_data(path: str, task: ImageLayout, resize: str = "none") -> tuple[Tensor, Tensor]:
+def own_data(
+    path: str, task: ImageLayout, resize: str = "none", target: str = UNNAMED
+) -> tuple[Tensor, Tensor]:
     """Return a site's own images and labels, read once, and anew where its files have changed.
 
     Parameters
     ----------
     path : str
         An ``.npz`` file with arrays ``x`` and ``y``, or ``x_train`` and ``y_train``; or a folder
-        with a folder of images for each class, named as the class. Images of a folder become
-        grey or coloured as the task has it.
+        with a folder of images for each class, named as the class; or a folder that `save_to_disk`
+        of Hugging Face's datasets made, with or without ``hf:``, whose labels are classes by name.
+        Images of a folder become grey or coloured as the task has it.
     task : ImageLayout
         Layout that they must fit.
     resize : str
         Treatment of a folder's images of another size, see `fedbary.data.image_files.read_image`.
+    target : str
+        The column of the classes, of a saved folder that has several.
 
     Returns
     -------
@@ -151,59 +168,60 @@ def own_data(path: str, task: ImageLayout, resize: str = "none") -> tuple[Tensor
     SettingError
         If they cannot be read or do not fit; the message says why.
     """
-    return _own(path, task, resize)[:2]
+    return _own(path, task, resize, target)[:2]
 
 
-def _own(
-    path: str, task: ImageLayout, resize: str, group: str = ""
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    by, state = (path, task, resize, group), state_of(user_path(path))
-    return _images.get(by, state, lambda: _read_own(*by))
+def _own(path: str, task: ImageLayout, resize: str, target: str, group: str = "") -> Own:
+    by = path, task, resize, target, group
+    return _images.get(by, state_of(_place(path)), lambda: _read_own(*by))
 
 
-def _read_own(
-    path: str, task: ImageLayout, resize: str, group: str
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    file = user_path(path)
+def _place(path: str) -> Path:
+    return user_path(path.removeprefix("hf:"))
+
+
+def _read_own(path: str, task: ImageLayout, resize: str, target: str, group: str) -> Own:
+    file = _place(path)
     if not file.is_dir() and not file.is_file():
         raise SettingError("data-path", path, "an .npz file or a folder; there is none")
     try:
-        if file.is_dir():
-            x, y, groups = _own_folder(file, task, resize, group)
-        else:
+        if file.is_file():
             x, y, groups = read_own_npz(file, group)
+        else:
+            shape = of_pictures(task.shape)
+            if saved_sets(file):
+                reading = Reading(Path(), False, target, shape, resize, group=group)
+                images, labels, groups = hf.own_images(source_of(path), reading, task.classes)
+            else:
+                images, labels, groups = read_classes(file, task.classes, shape, resize, group)
+            x, y = tensors({"images": images, "labels": labels}, ("images", "labels"), path)
     except MemoryError as error:
         raise SettingError("data-path", error, "data that fit into memory") from error
     _require_fit(x, y, task, path)
     return x, y, groups
 
 
-def own_shard(
-    path: str, task: ImageLayout, resize: str, deal: Deal, key: int, group: str = ""
-) -> Shard:
-    """Return what a site trains on and holds out of its own images, see `own_data`."""
-    by = path, task, resize, group
+def own_shard(by: tuple[str, ImageLayout, str, str, str], deal: Deal, key: int) -> Shard:
+    """Return what a site trains on and holds out of its own images.
+
+    The tuple has the arguments of `own_data`, and what names the images' groups.
+    """
 
     def read() -> Shard:
         x, y, groups = _own(*by)
         return site_shard(x, y, deal, key, groups)
 
-    return _shards.get((by, deal, key), state_of(user_path(path)), read)
+    return _shards.get((by, deal, key), state_of(_place(by[0])), read)
 
 
-def own_notes(path: str, task: ImageLayout) -> tuple[str, ...]:
-    """Return a line on the read and unread files of a site's own folder; none for a file."""
-    folder = user_path(path)
+def own_notes(
+    path: str, task: ImageLayout, resize: str = "none", target: str = UNNAMED
+) -> tuple[str, ...]:
+    """Return a line on what was read of a site's own folder, and what not; none for a file."""
+    if saved_sets(folder := _place(path)):
+        y = own_data(path, task, resize, target)[1]
+        return (f"{path}: {len(y)} images in {len(y.unique())} of {len(task.classes)} classes",)
     return (f"{path}: {described(folder, task.classes)}",) if folder.is_dir() else ()
-
-
-def _own_folder(
-    folder: Path, task: ImageLayout, resize: str, group: str
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    how = task.classes, of_pictures(task.shape), resize, group
-    images, labels, groups = read_classes(folder, *how)
-    held = {"images": images, "labels": labels}
-    return (*tensors(held, ("images", "labels"), str(folder)), groups)
 
 
 def _require_fit(x: Tensor, y: Tensor | None, layout: ImageLayout, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedbary.data.grouping import group_numbers
 from fedbary.data.image_files import IMAGES, Shape, common_shape, read_image, shape_of, traits_of
 from fedbary.data.readers import LabelledImages, Reading, arrays_of
-from fedbary.errors import SettingError
+from fedbary.errors import CellError, SettingError
 from fedbary.texts import SURROGATE, composed, listed, shown
 
 SYSTEM = {"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "$recycle.bin"}
@@ -273,13 +273,27 @@ def arrays_of_columns(name: str, parts: tuple[Any, Any | None], reading: Reading
     return arrays_of(columns.classes, _read(name, train, *how), tested)
 
 
+def own_columns(name: str, part: Any, reading: Reading, classes: Sequence[str]) -> LabelledImages:
+    """Return the images and labels of all rows of a part, by the names of given classes.
+
+    A label that has no name is the class of that number or text. The reading names the shape.
+
+    Raises
+    ------
+    SettingError
+        As in `arrays_of_columns`; or a label is no class.
+    """
+    assert reading.shape is not None
+    columns = replace(_columns(name, part, reading.target), classes=tuple(classes))
+    return _read(name, part, columns, reading.shape, reading)
+
+
 @dataclass(frozen=True)
 class _Columns:
-    """The columns of images and labels, and each class's value among the labels and its name."""
+    """The columns of images and labels, and the classes' names in their order."""
 
     images: str
     labels: str
-    values: tuple[Any, ...]
     classes: tuple[str, ...]
 
 
@@ -288,7 +302,8 @@ def _columns(name: str, train: Any, target: str) -> _Columns:
     images = [column for column, kind in kinds.items() if kind == "Image"]
     others = [column for column in kinds if column not in images]
     if target not in (UNNAMED, *others):
-        raise SettingError("target", target, f"a column of {name}: {', '.join(others)}")
+        allowed = f"a column of {name}: {', '.join(others)}"
+        raise CellError("target", target, allowed, "images without the column of the target")
     labels = [column for column in others if column == target]
     labels = labels or [column for column in others if kinds[column] == "ClassLabel"]
     if len(labels) != 1:
@@ -301,13 +316,12 @@ def _columns(name: str, train: Any, target: str) -> _Columns:
         )
     feature = train.features[labels[0]]
     if classes := getattr(feature, "names", ()):
-        return _Columns(images[0], labels[0], tuple(range(len(classes))), tuple(classes))
+        return _Columns(images[0], labels[0], tuple(classes))
     found = set(train[labels[0]])
     if not all(isinstance(label, int | str) for label in found):
         allowed = "a class for each image, a whole number or a text"
         raise SettingError(f"dataset {name}: {labels[0]}", str(feature), allowed)
-    values = tuple(sorted(found))
-    return _Columns(images[0], labels[0], values, tuple(map(str, values)))
+    return _Columns(images[0], labels[0], tuple(map(str, sorted(found))))
 
 
 def _kind(feature: Any) -> str:
@@ -331,27 +345,31 @@ def _read(
 ) -> LabelledImages:
     held = _held(name, part, columns.images)
     pixels = np.stack([read_image(image, shape, reading.resize, row) for row, image in held])
-    feature, values = part.features[columns.labels], columns.values
+    feature, labels = part.features[columns.labels], part[columns.labels]
     if names := getattr(feature, "names", ()):  # each part numbers its classes by itself
-        values = tuple(names.index(name) if name in names else None for name in columns.classes)
-    places = {value: place for place, value in enumerate(values)}
-    labels = part[columns.labels]
+        labels = [names[k] if k is not None and 0 <= k < len(names) else k for k in labels]
+    places = {_plain(label): place for place, label in enumerate(columns.classes)}
     for row, label in enumerate(labels, 1):
-        if label not in places:
+        if _plain(label) not in places or (names and not isinstance(label, str)):
             where = f"dataset {name}: row {row}, {columns.labels}"
-            known = names[label] if names and 0 <= label < len(names) else label
-            raise SettingError(where, known, f"one of {listed(columns.classes)}")
+            raise SettingError(where, label, f"one of {listed(columns.classes)}")
     groups = _groups(name, part, reading.group, columns.images) if reading.group else None
-    return pixels, np.array([places[label] for label in labels]), groups
+    return pixels, np.array([places[_plain(label)] for label in labels]), groups
 
 
 def _groups(name: str, part: Any, group: str, images: str) -> Tensor:
     """Return the groups that a column names."""
     if group not in part.features or group == images:
         known = [column for column in part.features if column != images]
-        raise SettingError("group", group, f"a column of {name}: {listed(known)}")
+        allowed = f"a column of {name}: {listed(known)}"
+        raise CellError("group", group, allowed, "images without the column of groups")
     cells, names = list(part[group]), getattr(part.features[group], "names", ())
     if None in cells:
         row = f"dataset {name}: row {cells.index(None) + 1}, {group}"
         raise SettingError(row, "", "a name for each image's group")
     return group_numbers(names[cell] if names else cell for cell in cells)
+
+
+def _plain(label: object) -> str | None:
+    """Return the name of a class, by which classes are told apart; None for a label that hides."""
+    return None if label is None else composed(str(label)).strip()

@@ -153,6 +153,22 @@ class Reading:
         return (f"{self.group}_train", f"{self.group}_test") if self.group else ()
 
 
+SAVED = ("dataset_dict.json", "state.json")
+"""Files that mark a folder made by `save_to_disk` of Hugging Face's datasets."""
+
+
+def saved_sets(folder: Path) -> list[Path]:
+    """Return the data sets that `save_to_disk` made: a folder itself, or else all those in it.
+
+    The list is empty for any other folder, and for none.
+    """
+    inside = sorted(folder.glob("[!.]*/")) if folder.is_dir() else []
+    for places in ([folder], inside):
+        if places and all(any((place / file).is_file() for file in SAVED) for place in places):
+            return places
+    return []
+
+
 Reader = Callable[[DataSource, Reading], Any]
 
 
@@ -162,10 +178,12 @@ def reader(source: DataSource, data_dir: Path, *functions: str) -> Reader | None
     if source.kind in libraries():
         module = f"sources.{source.kind}"
     elif source.kind in (PATH, FUNCTION):
-        is_folder = bool(source.text) and source.path(data_dir).is_dir()
+        folder = source.path(data_dir)
+        is_folder = bool(source.text) and folder.is_dir()
         if not (is_folder or source.is_code):
             return None
-        module = "formats._folder" if is_folder else "sources._function"
+        of_folder = "sources.hf" if saved_sets(folder) else "formats._folder"
+        module = of_folder if is_folder else "sources._function"
     found = import_module(f"fedbary.data.{module}")
     return next((getattr(found, name) for name in functions if hasattr(found, name)), None)
 

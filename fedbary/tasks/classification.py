@@ -25,6 +25,7 @@ from fedbary.data.examples import Examples
 from fedbary.data.image_examples import own_notes, own_shard, read_images
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import Dataset, Normaliser, pixel_sums
+from fedbary.data.readers import saved_sets
 from fedbary.data.sites import Site
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import Checked
@@ -52,8 +53,9 @@ class Classification(Classes):
 
     @staticmethod
     def unused(settings: Settings) -> Iterator[Unused]:
-        """Yield the column of the labels where data have no columns."""
-        if not settings.source.has_columns:
+        """Yield the column of the labels where neither the data nor a site's own have columns."""
+        of_sites, source = settings.dataset == "none", settings.source
+        if not (of_sites or source.has_columns or saved_sets(source.path(settings.data_dir))):
             yield "target", (f"dataset={settings.dataset}", "those with columns do")
 
     def __init__(self, settings: Settings) -> None:
@@ -118,11 +120,14 @@ class Classification(Classes):
 
     def own_shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return the inputs and labels of a site's own data."""
-        how = self.own.resize, self.deal, site.key, self.group
-        found = own_shard(site.data_path, signature, *how)
+        by = *self._own_by(site, signature), self.group
+        found = own_shard(by, self.deal, site.key)
         if self.pretrained is not None:
             self.pretrained.transform.require(found.x)
         return found
+
+    def _own_by(self, site: Site, signature: ImageLayout) -> tuple[str, ImageLayout, str, str]:
+        return site.data_path, signature, self.own.resize, self.own.target
 
     def seen(self, shard: Shard, folder: str = "") -> Shard:
         """Return a shard as the model sees it but for the normalisation, on the device."""
@@ -148,7 +153,7 @@ class Classification(Classes):
 
     def site_notes(self, site: Site, signature: ImageLayout) -> tuple[str, ...]:
         """Return lines on a site's own folder."""
-        return own_notes(site.data_path, signature) if site.partition is None else ()
+        return own_notes(*self._own_by(site, signature)) if site.partition is None else ()
 
     def server_shard(self) -> Shard:
         """Return the images, or features, and labels that the server learns from, on the device."""

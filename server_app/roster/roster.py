@@ -166,6 +166,12 @@ A question is lost if a node's client process dies, or takes longer to start tha
 time grows with each repetition, so that questions to slow nodes do not pile up.
 """
 
+SLOW_START = (
+    "; if its log says 401 Unauthorized, its programs take over 30 s to start: "
+    "python -m compileall, and fewer other programs, mend that"
+)
+"""What a site's owner looks for; Flower takes the token of a program that starts later."""
+
 
 class Questions:
     """The questions that are open; any answer of a node closes all of its own."""
@@ -461,7 +467,8 @@ class Roster:
         if not (new := self._questions.due(nodes)):
             return
         for name in self._names(self._questions.waited_for.intersection(new), "Node"):
-            log(INFO, "%s has not answered and is asked again", name)
+            hint = "" if self._simulated else SLOW_START
+            log(INFO, "%s has not answered and is asked again%s", name, hint)
         record = RecordDict({"config": ConfigRecord({**self._agreed, APP_KEY: app_digest()})})
         queries = [Message(record, node, MessageType.QUERY) for node in new]
         self._questions.asked(self._grid.push_messages(queries), new)

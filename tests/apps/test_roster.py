@@ -13,7 +13,7 @@ from nodes import Grid, roster_of, settings
 from fedbary import client_app
 from fedbary.errors import RunError, SettingError
 from fedbary.server_app.roster.member import Claims, member_from
-from fedbary.server_app.roster.roster import Questions, Roster
+from fedbary.server_app.roster.roster import SLOW_START, Questions, Roster
 from fedbary.tasks._images import layout_of
 
 
@@ -190,7 +190,7 @@ def test_a_question_that_was_lost_is_asked_again_and_the_log_says_who_is_missing
     assert all(set(asked) <= lost for asked in pushes[1:])
     (missing, other) = sorted(lost)
     assert f"(take part: partition 0; not yet: node {missing}, node {other})" in caplog.text
-    assert f"Node {missing} has not answered and is asked again" in caplog.text
+    assert f"Node {missing} has not answered and is asked again{SLOW_START}" in caplog.text
 
 
 def test_beside_a_ray_that_does_not_start_the_log_says_so_with_where_to_look(monkeypatch, caplog):

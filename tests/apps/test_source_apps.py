@@ -1,11 +1,14 @@
-"""Federations of sites whose own data are Parquet files, or folders of pictures of mixed sizes."""
+"""Federations of sites whose own data are Parquet files, pictures of mixed sizes, or saved sets."""
 
+import datasets
 import numpy as np
 import own_data
 import pytest
 import torch
+from flwr.common.config import parse_config_args
 from PIL import Image
 from runs_of import SHORT, lines, tensors
+from saved_sets import digits, partitions, patients
 
 from fedbary import client_app
 from fedbary.data.batches import scale_pixels
@@ -62,3 +65,34 @@ def test_sites_with_pictures_of_mixed_sizes_normalise_together(tmp_path, caplog)
     found = tensors(tmp_path / "run", "normaliser")
     assert float(found["mean"]) == pytest.approx(float(pixels.double().mean()), rel=1e-12)
     assert float(found["std"]) == pytest.approx(float(pixels.double().std(correction=0)), rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["classification", "tables"])
+def test_sites_with_partitions_of_flower_s_command_train_as_sites_with_files(task, tmp_path):
+    """Flower reads a node's config from the words of its own tutorial."""
+    folders = partitions(digits() if task == "classification" else patients(), tmp_path / "demo")
+    held = [datasets.load_from_disk(str(folder)) for folder in folders]
+    files = [
+        folder.with_suffix(".npz" if task == "classification" else ".csv") for folder in folders
+    ]
+    for part, file in zip(held, files, strict=True):
+        if task == "classification":
+            np.savez(file, x=np.stack([np.array(i) for i in part["image"]]), y=part["label"])
+        else:
+            names = part.features["target"].names
+            part.to_pandas().replace({"target": dict(enumerate(names))}).to_csv(file, index=False)
+    given = {"dataset": "none", "classes": 10, "input_shape": "1x8x8"}
+    if task == "tables":
+        given = {"task": "tables", "dataset": "breast_cancer", "classes": "malignant,benign"}
+        given["target"] = "target"
+    chosen = resolve({**SMALL, **given, "clients": 2})
+    for run_of, places in (("saved", folders), ("files", files)):
+        nodes = [
+            {**parse_config_args([f'data-path="{place}"']), "name": str(k)}
+            for k, place in enumerate(places)
+        ]
+        grid = InlineGrid(client_app.app, nodes, chosen.model_dump())
+        run(grid, chosen, tmp_path / run_of)
+    one, other = (tensors(tmp_path / name) for name in ("saved", "files"))
+    assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)

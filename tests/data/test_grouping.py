@@ -212,7 +212,7 @@ def test_the_folder_below_a_class_is_a_group(tmp_path):
     assert len(held.groups.unique()) + len(held.groups_test.unique()) == 40
     require_apart([*sides(held, Deal(None, "test", "dirichlet", 1, 0.3))])
     assert images.load(str(folder), tmp_path, False).groups is None
-    shard = own_shard(str(folder), TWO, "none", Deal(holdout=0.5), 7, "folder")
+    shard = own_shard((str(folder), TWO, "none", "y", "folder"), Deal(holdout=0.5), 7)
     assert int(shard.independent.sum()) == 20 and len(shard.y_held_out) + len(shard.y) == 120
     found = read_images(folder, TWO, "none", "folder")
     assert len(found.groups.unique()) == 40 == len(found.independent().x)
@@ -240,7 +240,7 @@ def test_arrays_of_images_name_their_groups(tmp_path):
     assert len(held.groups.unique()) == 30 and len(held.groups_test.unique()) == 1
     require_apart(sides(held, Deal(None, "validation", "iid", 1, 0.3)))
     np.savez(tmp_path / "own.npz", x=x, y=y, ward=np.arange(120) // 3)
-    shard = own_shard(str(tmp_path / "own.npz"), TWO, "none", Deal(holdout=0.5), 7, "ward")
+    shard = own_shard((str(tmp_path / "own.npz"), TWO, "none", "y", "ward"), Deal(holdout=0.5), 7)
     assert int(shard.independent.sum()) == 20
     assert len(read_images(tmp_path / "own.npz", TWO, "none", "ward").independent().x) == 40
     np.savez(tmp_path / "d.npz", **parts)

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 from fedbary.data.image_examples import own_data
@@ -66,13 +67,13 @@ READERS = {
         lambda place: load_images("digits", place, False),
     ),
     "pictures": (write_pictures, lambda place: load_images("t/", place, False)),
-    "a site's arrays": (write_arrays, lambda place: own_data(f"{place}/t.npz", LAYOUT)),
-    "a site's pictures": (write_pictures, lambda place: own_data(f"{place}/t", LAYOUT)),
+    "a site's arrays": (write_arrays, lambda place: own_data(f"{place}/t.npz", LAYOUT)[0]),
+    "a site's pictures": (write_pictures, lambda place: own_data(f"{place}/t", LAYOUT)[0]),
 }
 
 
 def inputs(held):
-    x = held[0] if isinstance(held, tuple) else held.examples[0]
+    x = held if isinstance(held, torch.Tensor) else held.examples[0]
     return float(x.flatten()[0]), float(x.double().sum())
 
 

@@ -40,6 +40,8 @@ def anchors(file):
 OUTSIDE = [
     "README.md",
     "CONTRIBUTING.md",
+    "AGENTS.md",
+    "SECURITY.md",
     *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("examples/*/README.md")),
 ]
 

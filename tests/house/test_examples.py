@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 from fedbary.server_app.engine.inline import InlineGrid
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-PROJECTS = sorted(file.parent.name for file in EXAMPLES.glob("*/pyproject.toml"))
+PROJECTS = sorted(file.parent.name for file in EXAMPLES.glob("*/app.py"))
 NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 
 

@@ -19,9 +19,11 @@ def megabytes(name):
 
 
 def test_a_site_that_trains_needs_nothing_of_a_simulation():
-    assert OF_THE_APP <= closure() and not closure() & NOT_AT_A_SITE
+    assert OF_THE_APP <= closure() and not closure("site") & NOT_AT_A_SITE
+    assert {"datasets", "pyarrow"} <= closure("site")
 
 
 def test_beside_pytorch_it_stays_small():
     assert sum(map(megabytes, closure())) < 500
+    assert sum(map(megabytes, closure("site"))) < 750
     assert sum(map(megabytes, closure("simulation"))) < 750

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
@@ -13,8 +13,8 @@ import yaml
 
 from fedbary.data.forms import DataSource
 from fedbary.data.frame import Frame, frame_of
-from fedbary.data.image_folder import arrays_of_columns
-from fedbary.data.readers import TESTS, Reading
+from fedbary.data.image_folder import arrays_of_columns, own_columns
+from fedbary.data.readers import TESTS, LabelledImages, Reading, saved_sets
 from fedbary.errors import CellError, SettingError
 from fedbary.parts.imports import library
 from fedbary.texts import listed
@@ -60,9 +60,6 @@ def _texts(held: Any, is_place: bool = False) -> Iterator[str]:
 
 FORM = "hf:owner/name"
 
-_SAVED = ("dataset_dict.json", "state.json")
-"""Files that mark a folder made by `save_to_disk`."""
-
 
 def table(source: DataSource, reading: Reading) -> Frame:
     """Return columns and targets; a SettingError as in `load_hub` and `frame_of`.
@@ -85,6 +82,15 @@ def image_columns(source: DataSource, reading: Reading) -> dict[str, Any]:
     return arrays_of_columns(source.text, load_hub(source, reading), reading)
 
 
+def own_images(source: DataSource, reading: Reading, classes: Sequence[str]) -> LabelledImages:
+    """Return a site's own images and labels, by the names of a federation's classes.
+
+    They are the training part; the SettingErrors of `load_hub` and `own_columns` hold none of them
+    in what is allowed.
+    """
+    return own_columns(source.text, load_hub(source, reading)[0], reading, classes)
+
+
 def local(source: DataSource, data_dir: Path) -> Path | None:
     """Return the folder or file here that a source names; None for a name on the hub."""
     path = source.path(data_dir)
@@ -99,7 +105,7 @@ def load_hub(source: DataSource, reading: Reading) -> tuple[Any, Any | None]:
     source : DataSource
         ``hf:PATH``, a folder as ``save_to_disk`` makes it, or with Parquet files or folders of
         images: absolute, relative to the working directory, or else to the reading's folder. A
-        Parquet file likewise, with or without ``hf:``. Or ``hf:owner/name``, or
+        saved folder and a Parquet file likewise, with or without ``hf:``. Or ``hf:owner/name``, or
         ``hf:owner/name:configuration``, on the hub.
     reading : Reading
         Its folder ``huggingface`` keeps what is fetched or converted. Its target names the column
@@ -115,12 +121,17 @@ def load_hub(source: DataSource, reading: Reading) -> tuple[Any, Any | None]:
     if here is None and (name.lower().endswith(".parquet") or not reading.download):
         allowed = "a folder or a Parquet file that is there, or download=true for a name on the hub"
         raise SettingError("dataset", name, allowed)
+    saved = saved_sets(here) if here else []
+    if here and saved not in ([], [here]):
+        told = f"a folder of {len(saved)} data sets, such as {saved[0].name}"
+        allowed = "the path of one of them; fedbary deploy --site PATH gives each to a site"
+        raise SettingError(f"dataset {name}", told, allowed)
     datasets = library("datasets", "hf", "dataset", name)
     cache = str(reading.data_dir / "huggingface")
     if here:
         datasets.disable_progress_bars()
     try:
-        if here is not None and any((here / file).is_file() for file in _SAVED):
+        if saved:
             found = datasets.load_from_disk(str(here))
         elif here is not None and here.is_file():
             found = datasets.load_dataset("parquet", data_files=str(here), cache_dir=cache)

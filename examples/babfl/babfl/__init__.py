@@ -1,0 +1,1 @@
+"""BA-BFL: barycentres of the clients' posteriors."""
