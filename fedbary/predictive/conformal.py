@@ -490,3 +490,8 @@ def interval(hits: int, count: int, confidence: float = CONFIDENCE) -> tuple[flo
     low = float(betaincinv(hits, count - hits + 1, tail)) if hits else 0.0
     high = float(betaincinv(hits + 1, count - hits, 1 - tail)) if hits < count else 1.0
     return low, high
+
+
+def without_intervals(scores: Mapping[str, float]) -> dict[str, float]:
+    """Return scores without the ends of their intervals."""
+    return {k: score for k, score in scores.items() if not k.endswith(("_low", "_high"))}

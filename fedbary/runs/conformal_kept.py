@@ -12,9 +12,14 @@ from torch import Tensor
 
 from fedbary.data.forms import content_of
 from fedbary.errors import SettingError
-from fedbary.predictive.conformal import HeldOut, Thresholds, believed, interval
+from fedbary.predictive.conformal import (
+    HeldOut,
+    Thresholds,
+    believed,
+    interval,
+    without_intervals,
+)
 from fedbary.runs.whole import write_whole
-from fedbary.scores.coverage import without_intervals
 
 CONFORMAL = "conformal.json"
 """The file's name."""

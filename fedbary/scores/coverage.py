@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedbary.predictive.conformal import interval
+from fedbary.predictive.conformal import interval, without_intervals
 
 _TWO_SIDED = 1.959963984540054
 """Half-width of a mean's 95 % interval, in standard errors."""
@@ -44,11 +43,6 @@ def coverage(
         **({"empty": float((held == 0).double().mean())} if called == "set_size" else {}),
     }
     return found if independent else without_intervals(found)
-
-
-def without_intervals(scores: Mapping[str, float]) -> dict[str, float]:
-    """Return scores without the ends of their intervals."""
-    return {k: score for k, score in scores.items() if not k.endswith(("_low", "_high"))}
 
 
 def moments(sizes: Tensor) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
 from fedbary.trained import load
+from fedbary.trained.judgement import set_scores
 
 COLUMNS = [f"c{i}" for i in range(80)]
 SETS = {
@@ -35,7 +36,7 @@ def covered(folder, new):
     """Return the part of new rows whose set holds the class."""
     trained = load(folder)
     examples = trained.read(new)
-    return float(trained.sets(examples).gather(1, examples.y[:, None]).double().mean())
+    return float(set_scores(trained, examples, trained.thresholds())[1].double().mean())
 
 
 def test_sets_cover_new_groups_at_their_level_if_whole_groups_are_held_out(

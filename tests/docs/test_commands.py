@@ -74,6 +74,8 @@ def bench(tmp_path_factory):
     patients = pd.DataFrame({"age": age, "pulse": pulse, "sex": rng.choice(["f", "m"], 120)})
     patients["outcome"] = np.where(age + pulse > 140, "died", "lived")
     patients.to_csv(desk / "patients.csv", index=False)
+    visits = patients.assign(patient=np.arange(120) // 3)
+    visits.to_csv(desk / "visits.csv", index=False)
     patients.drop(columns="outcome").head(9).to_csv(desk / "new.csv", index=False)
     patients.tail(50).to_csv(desk / "ward7.csv", index=False)
     houses = pd.DataFrame({"rooms": age, "price": 3 * age + pulse})
