@@ -6,6 +6,7 @@ imported. The run is that of `flwr run`, without the processes of a SuperLink.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -111,17 +112,22 @@ def _is_news(record: LogRecord) -> bool:
 
 
 def _gpu_share(settings: Settings) -> float:
-    """Return the fraction of a GPU for each client that the CPUs serve at once."""
+    """Return the fraction of a GPU for each client: 0, or 1/n for clients on a GPU.
+
+    Ray gives a client its share of one GPU, while Flower counts the clients that all GPUs together
+    would hold. The numbers are equal for 1/n alone; a client beyond Ray's number never answers.
+    """
     if settings.gpus_per_client != "auto":
-        return float(settings.gpus_per_client)
+        share = float(settings.gpus_per_client)
+        return share and 1 / math.floor(1 / share + 1e-9)
     import torch
 
     from fedbary.settings.device import torch_device
 
     if torch_device(settings).type != "cuda":
         return 0.0
-    at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)
-    return min(1.0, torch.cuda.device_count() / min(settings.clients, at_once))
+    at_once = min(settings.clients, max(1, (os.cpu_count() or 1) // settings.cpus_per_client))
+    return 1 / math.ceil(at_once / torch.cuda.device_count())
 
 
 def main() -> None:
