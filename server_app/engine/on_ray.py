@@ -6,7 +6,6 @@ imported. The run is that of `flwr run`, without the processes of a SuperLink.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import threading
@@ -82,6 +81,7 @@ def run_simulated(settings: Settings, folder: Path) -> None:
         What ends the run; it is logged already.
     """
     from fedbary.server_app.roster.roster import end_simulation
+    from fedbary.settings.device import gpu_share
     from fedbary.strategies.internals import FLOWER_LOGGER, log
 
     settings = settings.model_copy(update={"output": str(folder)})
@@ -100,7 +100,7 @@ def run_simulated(settings: Settings, folder: Path) -> None:
             raise
 
     FLOWER_LOGGER.addFilter(_is_news)
-    resources = {"num_cpus": settings.cpus_per_client, "num_gpus": _gpu_share(settings)}
+    resources = {"num_cpus": settings.cpus_per_client, "num_gpus": gpu_share(settings)}
     backend: Any = {"client_resources": resources | WORKER_OPTIONS}
     client = Configured(settings.model_dump())
     run_simulation(server, client, settings.clients, backend_config=backend)
@@ -109,25 +109,6 @@ def run_simulated(settings: Settings, folder: Path) -> None:
 def _is_news(record: LogRecord) -> bool:
     """Return whether a line is not Flower's advice to use `flwr run` instead of this interface."""
     return "`run_simulation` function is deprecated" not in record.getMessage()
-
-
-def _gpu_share(settings: Settings) -> float:
-    """Return the fraction of a GPU for each client: 0, or 1/n for clients on a GPU.
-
-    Ray gives a client its share of one GPU, while Flower counts the clients that all GPUs together
-    would hold. The numbers are equal for 1/n alone; a client beyond Ray's number never answers.
-    """
-    if settings.gpus_per_client != "auto":
-        share = float(settings.gpus_per_client)
-        return share and 1 / math.floor(1 / share + 1e-9)
-    import torch
-
-    from fedbary.settings.device import torch_device
-
-    if torch_device(settings).type != "cuda":
-        return 0.0
-    at_once = min(settings.clients, max(1, (os.cpu_count() or 1) // settings.cpus_per_client))
-    return 1 / math.ceil(at_once / torch.cuda.device_count())
 
 
 def main() -> None:

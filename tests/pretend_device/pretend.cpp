@@ -1,29 +1,15 @@
 // A pretend accelerator: PyTorch's device PrivateUse1 on host memory, whose kernels are the CPU's.
 // It refuses what CUDA refuses: operands on two devices, generators of another device, products of
 // integers, and operators without a CUDA kernel in this build of PyTorch.
+#include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/EmptyTensor.h>
+#include <ATen/NativeFunctions.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/as_strided_native.h>
-#include <ATen/ops/convolution.h>
-#include <ATen/ops/convolution_backward.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/native_batch_norm.h>
-#include <ATen/ops/resize_native.h>
-#include <ATen/ops/set_native.h>
-#include <ATen/ops/unfold_native.h>
-#include <ATen/ops/view_as_complex_native.h>
-#include <ATen/ops/view_as_real_native.h>
-#include <ATen/ops/view_native.h>
-#include <ATen/ops/_reshape_alias_native.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
-
-#include <cstdlib>
-#include <set>
 
 namespace {
 using at::Tensor;
@@ -95,13 +81,6 @@ Tensor seen(const Tensor& t) {
   auto found = at::from_blob(data, t.sizes(), t.strides(), [t](void*) {}, t.options().device(at::kCPU));
   return t.is_neg() ? found.neg() : found;
 }
-// An operand of an operator that takes none of the CPU.
-Tensor own(const Tensor& t) {
-  TORCH_CHECK(there(t), "Expected all tensors to be on the same device, but found one on ", t.device());
-  return seen(t);
-}
-Maybe own(const Maybe& t) { return t && t->defined() ? Maybe(own(*t)) : std::nullopt; }
-
 Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
              std::optional<Device>, std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
@@ -121,66 +100,47 @@ Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
   if (to.sizes() != from.sizes()) to.resize_(from.sizes());
   return copy_from(from, to, false);
 }
-Tensor convolution(const Tensor& x, const Tensor& w, const Maybe& b, at::IntArrayRef stride, at::IntArrayRef padding,
-                   at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups) {
-  return moved(at::convolution(own(x), own(w), own(b), stride, padding, dilation, transposed, output_padding, groups));
-}
-std::tuple<Tensor, Tensor, Tensor> convolution_backward(
-    const Tensor& grad, const Tensor& x, const Tensor& w, at::IntArrayRef stride, at::IntArrayRef padding,
-    at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> mask) {
-  std::vector<int64_t> bias{transposed ? w.size(1) * groups : w.size(0)};
-  auto [a, b, c] = at::convolution_backward(own(grad), own(x), own(w), bias, stride, padding, dilation, transposed,
-                                            output_padding, groups, mask);
-  return {moved(a), moved(b), moved(c)};
-}
 // The CPU's kernel changes the running statistics, which its schema does not say.
 std::tuple<Tensor, Tensor, Tensor> batch_norm(const Tensor& x, const Maybe& w, const Maybe& b, const Maybe& mean,
                                               const Maybe& var, bool training, double momentum, double eps) {
-  auto [y, m, v] = at::native_batch_norm(own(x), own(w), own(b), own(mean), own(var), training, momentum, eps);
+  auto own = [](const Maybe& t) {
+    TORCH_CHECK(!t || !t->defined() || there(*t), "Expected all tensors to be on the same device: batch norm");
+    return t && t->defined() ? Maybe(seen(*t)) : std::nullopt;
+  };
+  auto [y, m, v] = at::native_batch_norm(*own(x), own(w), own(b), own(mean), own(var), training, momentum, eps);
   return {moved(y), moved(m), moved(v)};
 }
 
-// What CUDA takes of the CPU beside a tensor of its own: indices, and numbers.
-const std::set<std::string> TAKES_CPU_INDICES{"aten::index.Tensor", "aten::index_put_", "aten::_index_put_impl_",
-    "aten::index_put", "aten::index.Tensor_out", "aten::_unsafe_index.Tensor"};
-const std::set<std::string> TAKES_CPU_NUMBER{"aten::masked_fill_.Tensor", "aten::fill_.Tensor", "aten::index_fill_.int_Tensor",
-    "aten::index_fill.int_Tensor", "aten::where.self", "aten::where.self_out"};
-
+// CUDA takes numbers of the CPU where it works element by element, and the CPU's indices.
 void check(const std::string& name, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> args) {
-  bool numbers = op.hasTag(at::Tag::pointwise) || TAKES_CPU_NUMBER.count(name) || name.rfind("aten::_foreach_", 0) == 0;
-  bool indices = TAKES_CPU_INDICES.count(name);
-  bool products = name.find("mm") != std::string::npos && name.find("int") == std::string::npos;
+  auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+  bool numbers = op.hasTag(at::Tag::pointwise) || has("_foreach_") || has("fill") || has("where.self");
+  bool indices = has("index.Tensor") || has("index_put"), products = has("mm") && !has("int");
   for (size_t i = 0; i < args.size(); ++i) {
     auto info = op.schema().arguments()[i].alias_info();
-    bool written = info && info->isWrite();
-    auto one = [&](const Tensor& t) {
-      if (!t.defined()) return;
-      if (there(t)) {
-        TORCH_CHECK(!products || !at::isIntegralType(t.scalar_type(), true), name, ": CUDA has no products of integers");
-        return;
-      }
+    args[i].visit([&](const c10::IValue& value) {
+      if (!value.isTensor() || !value.toTensor().defined()) return false;
+      const Tensor& t = value.toTensor();
+      bool whole = at::isIntegralType(t.scalar_type(), true);
+      TORCH_CHECK(!there(t) || !products || !whole, name, ": CUDA has no products of integers");
       bool number = t.dim() == 0 && (numbers || t.unsafeGetTensorImpl()->is_wrapped_number());
-      TORCH_CHECK(!written && (number || (indices && i > 0)), "Expected all tensors to be on the same device, but ",
-                  name, " found argument ", i, " on ", t.device(), " beside one on ", HERE);
-    };
-    if (args[i].isTensor()) one(args[i].toTensor());
-    else if (args[i].isTensorList()) for (const Tensor& t : args[i].toTensorList()) one(t);
-    else if (args[i].isOptionalTensorList())
-      for (const Maybe& t : args[i].toOptionalTensorList()) if (t) one(*t);
+      TORCH_CHECK(there(t) || (!(info && info->isWrite()) && (number || (indices && i == 1))),
+                  "Expected all tensors to be on the same device, but ", name, " found argument ", i, " on ", t.device());
+      return false;
+    });
   }
-  using Key = c10::DispatchKey;
   bool kernel = false;
+  using Key = c10::DispatchKey;
   for (auto key : {Key::CUDA, Key::CompositeExplicitAutograd, Key::CompositeExplicitAutogradNonFunctional,
                    Key::CompositeImplicitAutograd})
     kernel = kernel || op.hasKernelForDispatchKey(key);
-  TORCH_CHECK_NOT_IMPLEMENTED(kernel || std::getenv("PRETEND_ANY_KERNEL"), name, " has no CUDA kernel");
+  TORCH_CHECK_NOT_IMPLEMENTED(kernel, name, " has no CUDA kernel");
 }
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
-  std::string name = schema.name() + (schema.overload_name().empty() ? "" : "." + schema.overload_name());
   auto size = schema.arguments().size(), start = stack->size() - size;
-  check(name, op, at::ArrayRef<c10::IValue>(stack->data() + start, size));
+  check(schema.name() + "." + schema.overload_name(), op, at::ArrayRef<c10::IValue>(stack->data() + start, size));
   std::optional<at::Generator> noise, of_cpu;
   for (size_t i = 0; i < size; ++i) {
     auto kind = schema.arguments()[i].type();
@@ -207,8 +167,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view", &at::native::view);
   m.impl("_reshape_alias", &at::native::_reshape_alias);
   m.impl("unfold", &at::native::unfold);
-  m.impl("view_as_real", &at::native::view_as_real);
-  m.impl("view_as_complex", &at::native::view_as_complex);
   m.impl("resize_", +[](const Tensor& t, at::SymIntArrayRef size, std::optional<at::MemoryFormat> format) -> const Tensor& {
     return at::native::resize_(t, C10_AS_INTARRAYREF_SLOW(size), format);
   });
@@ -217,8 +175,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", +[](Tensor& t, const Tensor& from) -> Tensor& { return at::native::set_tensor_(t, from); });
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
-  m.impl("convolution_overrideable", &convolution);
-  m.impl("convolution_backward_overrideable", &convolution_backward);
+  for (auto name : {"convolution", "convolution_backward"})  // the composite kernels know no such device
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
   m.impl("native_batch_norm", &batch_norm);
 }
 
