@@ -51,11 +51,10 @@ def methods():
     """Each method, and forms of those that have several."""
     for name in OF_CLASSES:
         yield name, of_method(name)
-    for name, key, value in (
-        ("LDA", "epsilon", 5.0), ("FedBE", "draws", "dirichlet"), ("Laplace", "curvature", "ggn"),
-        ("pFedBayes", "global_step", "exact"),
-    ):  # fmt: skip
-        yield f"{name} {value}", of_method(name, **{key: value})
+    yield "LDA noisy", of_method("LDA", epsilon=5.0, max_norm=3.0)
+    yield "FedBE dirichlet", of_method("FedBE", ensemble="dirichlet")
+    yield "Laplace ggn", of_method("Laplace", curvature="ggn")
+    yield "pFedBayes exact", of_method("pFedBayes", global_step="exact")
     yield "FedBN norms", of_method("FedBN", TINY, model="own_models:normed")
     for structure in ("full", "kronecker", "shared", "diagonal"):
         yield f"LastLayerLaplace {structure}", of_method("LastLayerLaplace", structure=structure)
@@ -93,6 +92,7 @@ def texts(folder):
 def tasks():
     """Each other task, the two of the examples too."""
     yield "tables", {**TABLE, "pictures": True}
+    yield "own task", {**TABLE, "task": "own_tasks:Grades"}
     yield "tables balanced", {**TABLE, "class_weights": "balanced", "calibrate": "temperature"}
     yield "regression", {"task": "regression", "engine": "inline", "clients": 3, "rounds": 1}
     own = {k: TINY[k] for k in ("clients", "rounds", "local_epochs", "samples", "engine")}

@@ -18,7 +18,7 @@ import fedbary
 from fedbary.commands import use
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import completed
-from fedbary.trained.judgement import pictures, set_columns
+from fedbary.trained.judgement import pictures, scores, set_columns
 
 COMMANDED = ("cnn plain", "lora gaussian", "sets lac")
 FORGETFUL = ("LDA", "Ridge", "laplace full")
@@ -32,7 +32,7 @@ def used(name, run):
     prediction = trained.predict(examples)
     said = {
         **trained.task.answers(prediction, trained.signature),
-        **trained.task.judged(prediction, examples.y),
+        **scores(trained, prediction, examples),
         **set_columns(trained, examples, None, None),
     }
     drawn = dict(pictures(trained, prediction, examples, None))
@@ -46,7 +46,7 @@ def used(name, run):
     if name in FORGETFUL:
         use.forget(run, "partition 1", run / "without", own_code=True)
     arrays = {key: np.asarray(value) for key, value in said.items()}
-    numbers = {k: torch.as_tensor(a) for k, a in arrays.items() if a.dtype.kind in "fib"}
+    numbers = {k: torch.tensor(a) for k, a in arrays.items() if a.dtype.kind in "fib"}
     return {"device": device, "pictures": sorted(drawn), "tensors": numbers}
 
 
@@ -64,8 +64,9 @@ def main(folder, names):
             run_inline(completed(cases(folder)[name]), run)
             found[name] = {**used(name, run), "lines": timeless_lines(run)}
             for file in sorted(run.rglob("*.safetensors")):
-                held = load_file(file).items()
-                found[name]["tensors"] |= {f"{file.relative_to(run)} {k}": t for k, t in held}
+                place = file.relative_to(run)
+                held = {f"{place} {k}": t.clone() for k, t in load_file(file).items()}
+                found[name]["tensors"] |= held
         except Exception:
             found[name] = {"error": traceback.format_exc()}
         print(name, found[name].get("error", "ran"), flush=True)
