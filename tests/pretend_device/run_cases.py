@@ -64,9 +64,10 @@ def main(folder, names):
             run_inline(completed(cases(folder)[name]), run)
             found[name] = {**used(name, run), "lines": timeless_lines(run)}
             for file in sorted(run.rglob("*.safetensors")):
+                held = load_file(file)
+                held.pop("strategy.run", None)  # its name, drawn anew
                 place = file.relative_to(run)
-                held = {f"{place} {k}": t.clone() for k, t in load_file(file).items()}
-                found[name]["tensors"] |= held
+                found[name]["tensors"] |= {f"{place} {k}": t.clone() for k, t in held.items()}
         except Exception:
             found[name] = {"error": traceback.format_exc()}
         print(name, found[name].get("error", "ran"), flush=True)

@@ -23,16 +23,20 @@ ON_CPUS = {"regression"}
 CHAOTIC = ("resnet20", "LastLayerLaplace")
 """Rounding decides ReLUs at exact ties, and signs of eigenvectors; the CPU itself differs so."""
 
-pytestmark = pytest.mark.skipif(
-    not (compilable() if NIGHT else library().exists()), reason="needs g++, or a night before"
-)
+pytestmark = [
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(
+        not (compilable() if NIGHT else library().exists()), reason="needs g++, or a night before"
+    ),
+]
 
 
 def process(folder, *command, **variables):
     """Run a command of Python where the device's modules, the tests and the examples are found."""
     places = [HERE, ROOT, ROOT / "tests", ROOT / "examples"]
     path = ":".join(map(str, places))
-    return ran(*command, cwd=folder, PYTHONPATH=path, OMP_NUM_THREADS="1", **variables)
+    variables |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return ran(*command, cwd=folder, seconds=3000, **variables)
 
 
 def runs(folder, side, *names, **variables):
@@ -54,9 +58,8 @@ def sides(tmp_path_factory):
     return runs(folder, "here", PRETEND="1"), runs(folder, "cpu")
 
 
-@night
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cases(HERE))
+@pytest.mark.parametrize("name", cases(HERE) if NIGHT else ())
 def test_the_device_finds_what_the_cpu_finds(name, sides):
     here, cpu = (side[name] for side in sides)
     assert "error" not in here and "error" not in cpu, (here, cpu)
