@@ -5,7 +5,6 @@ It stays in the user's cache. It needs g++, and nothing of CUDA.
 
 import hashlib
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,11 +18,6 @@ def library():
     """The file of the library, whether it is there or not."""
     made_of = SOURCE.read_bytes() + torch.__version__.encode()
     return CACHE / f"pretend-{hashlib.blake2b(made_of, digest_size=8).hexdigest()}.so"
-
-
-def compilable():
-    """Whether the library is there, or a compiler is."""
-    return library().exists() or shutil.which("g++") is not None
 
 
 def compiled():

@@ -1,14 +1,11 @@
 """How clients on Ray share GPUs: all that Flower starts find a place."""
 
-import sys
 from math import floor
 
 import pytest
 import torch
-from every_method import night
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import ran
 
 from fedbary.errors import SettingError
 from fedbary.settings import device
@@ -49,30 +46,3 @@ def test_clients_have_none_where_there_is_none():
 def test_shares_that_reach_no_gpu_or_several_are_refused(given):
     with pytest.raises(SettingError, match="gpus_per_client: .*auto"):
         completed({"device": "cuda", "gpus_per_client": given})
-
-
-POOL = """
-import sys, ray
-from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
-gpus, clients, share = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-ray.init(num_cpus=clients, num_gpus=gpus, include_dashboard=False, log_to_driver=False)
-needs = {"num_cpus": 1, "num_gpus": share}
-idle = ray.remote(type("Idle", (), {}))
-actors = [idle.options(**needs).remote() for _ in range(pool_size_from_resources(needs))]
-ready = [actor.__ray_ready__.remote() for actor in actors]
-print(*map(len, ray.wait(ready, num_returns=len(ready), timeout=900)))
-"""
-"""Starts the actors that Flower would start on so many GPUs, which Ray takes our word for."""
-
-
-@night
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-@pytest.mark.parametrize(("gpus", "clients"), [(2, 3), (4, 6)])
-def test_ray_starts_all_clients(gpus, clients, tmp_path):
-    own = share(gpus, clients, clients=clients)
-    patient = {"RAY_raylet_start_wait_time_s": "300"}
-    done = ran(
-        sys.executable, "-c", POOL, gpus, clients, own, cwd=tmp_path, seconds=1200, **patient
-    )
-    assert done.stdout.split() == [str(clients), "0"]
