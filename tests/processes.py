@@ -27,11 +27,13 @@ def marked(folder: Path) -> dict[str, str]:
     return {**os.environ, MARK: str(folder)}
 
 
-def ran(*command: Any, cwd: Path, code: int = 0, **variables: str) -> CompletedProcess[str]:
+def ran(
+    *command: Any, cwd: Path, code: int = 0, seconds: int = 400, **variables: str
+) -> CompletedProcess[str]:
     """Run a command, whose servers `servers_of` knows, to its end with an exit code."""
     done = run(
         [*map(str, command)], cwd=cwd, env={**marked(cwd), **variables}, capture_output=True,
-        encoding="utf-8", timeout=400, check=False,
+        encoding="utf-8", timeout=seconds, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     return done

@@ -330,6 +330,6 @@ def reliability_picture(
         held = regression.coverage(
             prediction, y.to(prediction.mean.device), torch.from_numpy(LEVELS)
         )
-        return coverage_curve(LEVELS, held.numpy(), title)
+        return coverage_curve(LEVELS, held.cpu().numpy(), title)
     diagram = reliability(prediction.probs, y.to(prediction.probs.device), ece_bins)
     return reliability_diagram(diagram, title)

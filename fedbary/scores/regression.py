@@ -70,5 +70,5 @@ def coverage(forecast: Forecast, y: Tensor, levels: Tensor) -> Tensor:
     """Return the fraction of targets (N,) in the central interval of each probability, (L,)."""
     std = forecast.var.sqrt().double().clamp_min(torch.finfo(torch.float64).tiny)
     z = ((y - forecast.mean).abs() / std).double()
-    half_widths = math.sqrt(2) * torch.erfinv(levels.double())
+    half_widths = math.sqrt(2) * torch.erfinv(levels.to(z))
     return (z <= half_widths.unsqueeze(1)).double().mean(1)

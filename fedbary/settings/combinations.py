@@ -30,6 +30,8 @@ def conflicts(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the settings that do not fit the others, each with what is allowed."""
     if settings.min_replies > settings.participants:
         yield "min_replies", f"from 1 to the {settings.participants} clients that train in a round"
+    if settings.device == "cuda" and settings.engine == "ray" and settings.gpus_per_client == 0:
+        yield "gpus_per_client", "auto or above 0 with device=cuda: 0 hides the GPUs from clients"
     yield from settings.pace.unfit(settings)
     yield from method_of(settings).unfit(settings)
     layers = layers_of(settings.model)

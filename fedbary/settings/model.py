@@ -17,11 +17,11 @@ from fedbary.parts.parameters import (
     BelowOne,
     Checked,
     Count,
-    NotNegative,
     Number,
     Positive,
     Ratio,
     Share,
+    ShareOrZero,
     parameters_of,
 )
 from fedbary.parts.registry import dataset_names_and_endings, is_factory, modules, predictors, rules
@@ -96,7 +96,7 @@ class Settings(BaseModel):
     pictures: bool
     device: Literal["auto", "cpu", "cuda"]
     cpus_per_client: Count
-    gpus_per_client: Literal["auto"] | NotNegative
+    gpus_per_client: Literal["auto"] | ShareOrZero
     output: str
     resume: Literal["none", "last", "previous"] | Number
     protocol: str

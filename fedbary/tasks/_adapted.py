@@ -18,6 +18,7 @@ from fedbary.backbones._adapted import (
 from fedbary.models import build
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import Settings
+from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfAdapters, OfFeatures
 from fedbary.tasks._network import as_it_trains
 from fedbary.tasks._values import Condition, Outcome
@@ -77,6 +78,7 @@ def adapted_network(
     )
     how = Adapters(own.rank, own.targets, own.lora_alpha)
     network = adapted(backbone, head, how, derive_seed(seed, "adapters"))
+    network.to(torch_device(settings))  # the body is there
     if (backbone, how, shape) not in _TRIED:
         require_adapters_called(network, shape)
         _TRIED.add((backbone, how, shape))

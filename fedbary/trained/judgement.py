@@ -126,7 +126,7 @@ def scores(
     assert examples.y is not None
     table: dict[str, list[Any]] = {"group": [], "examples": []}
     for name, index in groups(examples, by).items():
-        found = trained.task.judged(_part(prediction, index), examples.y[index])
+        found = trained.task.judged(*_part(prediction, examples.y, index))
         table["group"].append(name)
         table["examples"].append(len(index))
         for score, value in found.items():
@@ -168,7 +168,7 @@ def pictures(
     assert examples.y is not None
     curves, parts = {}, groups(examples, by)
     for (name, index), ending in zip(parts.items(), _endings(parts), strict=True):
-        part, y = _part(prediction, index), examples.y[index]
+        part, y = _part(prediction, examples.y, index)
         for kind, figure in trained.task.judgement(part, y, "Global model, these examples"):
             if ending:
                 figure.suptitle(name, fontsize=9, parse_math=False)
@@ -192,19 +192,22 @@ def _endings(groups: Iterable[str]) -> list[str]:
     return endings
 
 
-def _part(prediction: Any, index: Tensor) -> Any:
+def _part(prediction: Any, y: Tensor, index: Tensor) -> tuple[Any, Tensor]:
+    """Return the prediction and the targets at some places, both on the prediction's device."""
     held = {f.name: getattr(prediction, f.name) for f in fields(prediction)}
     told = {name: tensor for name, tensor in held.items() if isinstance(tensor, Tensor)}
-    return replace(prediction, **{k: t[index.to(t.device)] for k, t in told.items()})
+    device = next(iter(told.values())).device
+    index, y = index.to(device), y.to(device)
+    return replace(prediction, **{name: tensor[index] for name, tensor in told.items()}), y[index]
 
 
 def _after_rejection(prediction: Any, y: Tensor) -> list[float]:
     """Return the accuracy in per cent, or the RMSE, on the kept examples at each of `REJECTED`."""
     if isinstance(prediction, Prediction):
-        y, prediction = y.to(prediction.probs.device).flatten(), prediction.one_by_one()
+        y, prediction = y.flatten(), prediction.one_by_one()
         kept = accuracy_after_rejection(prediction.probs, y, prediction.entropy, REJECTED)
         return [100 * accuracy for accuracy in kept]
-    squares = (prediction.mean - y.to(prediction.mean.device)).square()
+    squares = (prediction.mean - y).square()
     return [error**0.5 for error in means_after_rejection(squares, prediction.var, REJECTED)]
 
 

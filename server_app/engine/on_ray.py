@@ -81,6 +81,7 @@ def run_simulated(settings: Settings, folder: Path) -> None:
         What ends the run; it is logged already.
     """
     from fedbary.server_app.roster.roster import end_simulation
+    from fedbary.settings.device import gpu_share
     from fedbary.strategies.internals import FLOWER_LOGGER, log
 
     settings = settings.model_copy(update={"output": str(folder)})
@@ -99,7 +100,7 @@ def run_simulated(settings: Settings, folder: Path) -> None:
             raise
 
     FLOWER_LOGGER.addFilter(_is_news)
-    resources = {"num_cpus": settings.cpus_per_client, "num_gpus": _gpu_share(settings)}
+    resources = {"num_cpus": settings.cpus_per_client, "num_gpus": gpu_share(settings)}
     backend: Any = {"client_resources": resources | WORKER_OPTIONS}
     client = Configured(settings.model_dump())
     run_simulation(server, client, settings.clients, backend_config=backend)
@@ -108,20 +109,6 @@ def run_simulated(settings: Settings, folder: Path) -> None:
 def _is_news(record: LogRecord) -> bool:
     """Return whether a line is not Flower's advice to use `flwr run` instead of this interface."""
     return "`run_simulation` function is deprecated" not in record.getMessage()
-
-
-def _gpu_share(settings: Settings) -> float:
-    """Return the fraction of a GPU for each client that the CPUs serve at once."""
-    if settings.gpus_per_client != "auto":
-        return float(settings.gpus_per_client)
-    import torch
-
-    from fedbary.settings.device import torch_device
-
-    if torch_device(settings).type != "cuda":
-        return 0.0
-    at_once = max(1, (os.cpu_count() or 1) // settings.cpus_per_client)
-    return min(1.0, torch.cuda.device_count() / min(settings.clients, at_once))
 
 
 def main() -> None:

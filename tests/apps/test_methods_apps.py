@@ -120,8 +120,6 @@ def test_a_hostile_client_changes_the_model_or_is_refused_by_name(name, tmp_path
 def test_every_method_runs_on_a_gpu_where_each_clients_reply_counts(name, tmp_path):
     layers = gaussian_layers(name, 3)
     chosen = settings(name, device="cuda", rounds=2, evaluate_clients=1, bayesian_layers=layers)
-    if METHODS[name].squares:
-        pytest.skip("it is of regressions, which run on CPUs")
     run_inline(chosen, tmp_path / "run")
     assert [line["admitted"] for line in lines(tmp_path / "run")[1:]] == [3, 3]
 
