@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedbary.aggregation.sums import select_prefix
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
-from fedbary.methods import Bench, Method, Reply, Server, Tensors, require_room
+from fedbary.methods import Bench, Method, Reply, Server, Tensors, full_name, require_room
 from fedbary.methods._method import Inherited
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.predictor import Auto, Draws
@@ -531,7 +531,7 @@ class MethodStrategy(FedAvg):
         """
         names = names_of(arrays.keys(), self.convention)
         server = self._server(model := names.read(arrays), Blanks())
-        own = {METHOD_KEY: self.method.name}
+        own = {METHOD_KEY: full_name(type(self.method))}
         own |= {f"{METHOD_KEY}.{name}": value for name, value in self._told().items()}
         groups, before = self.groups, dict[str | None, tuple[Tensors, ArrayRecord]]()
         for message in messages:

@@ -52,12 +52,15 @@ class PosteriorStrategy(MethodStrategy):
     method: Barycentre
 
     rule: AnyRule = RULES["RKLB"]
+    named: tuple[str, AnyRule] = "RKLB", RULES["RKLB"]
+    """A rule with the name by which pickle finds it."""
 
     def _method_with(self, parameters: dict[str, Any]) -> Method:
         """Return the barycentre with some parameters; with `groups` it is a `Hierarchy`."""
         kind = Hierarchy if "groups" in parameters else self.method_class
         self._require_known(kind, parameters)
-        own = self.rule.name if RULES.get(self.rule.name) is self.rule else self.rule
+        known = {**RULES, self.named[0]: self.named[1]}
+        own = next((name for name, rule in known.items() if rule is self.rule), self.rule)
         method = kind(**{"rule": own, **parameters})
         self.rule = method.chosen
         return method
