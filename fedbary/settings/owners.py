@@ -197,10 +197,10 @@ def names(chosen: Settings | Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
     A rule's is the method's default where it is not given, and empty where the method has none.
     """
-    values = chosen if isinstance(chosen, Mapping) else dict(chosen)
+    values = dict(chosen)
     rule = declared(method_kind(values["method"])).get("rule")
-    usual = {"rule": rule.default if rule else ""}
-    return tuple((setting, str({**usual, **values}[setting])) for setting in owners())
+    values["rule"] = values.get("rule", rule.default) if rule else ""
+    return tuple((setting, str(values[setting])) for setting in owners())
 
 
 @cache
