@@ -47,7 +47,7 @@ def strategy_for(name: str) -> type[MethodStrategy]:
         raise SettingError("rule or method", name, allowed)
     made = type(called, (kind,), {**members, "__module__": __name__})
     if is_factory(name):  # pickle finds the others by their names in this module
-        copyreg.pickle(made, lambda held: (_blank, (name,), held.__getstate__()))  # type: ignore[arg-type]
+        copyreg.pickle(made, lambda held: (_blank, (name,), held.__getstate__()))
     return made
 
 

@@ -136,7 +136,7 @@ class Settings(BaseModel):
     def strategy(self) -> str:
         """Name of the run: its method, or the setting that the method is called by."""
         method = method_kind(self.method)
-        return method.name if method.called_by == "method" else rule_name(self.rule)
+        return method.name if method.called_by == "method" else rule_name(dict(self)["rule"])
 
     @property
     def trains_on_squares(self) -> bool:
