@@ -22,6 +22,7 @@ from .conventions import Convention, check_arrays, names_of
 from .federation import Federation, Limit, question
 from .gate import (
     LEAST,
+    NEEDS_CLIENT,
     allowed_for,
     arrays_of,
     bounded,
@@ -374,6 +375,11 @@ class Admission:
         if not admitted:
             self.tally.fail(self._could_not_train(r, server_round, form) for r in replies)
         return admitted
+
+    def all_need_client(self, server_round: int, replies: int) -> bool:
+        """Return whether a round's replies all say that the client cannot read its message."""
+        found = [r for r in self.refusals if r.round == server_round and NEEDS_CLIENT in r.reason]
+        return len(found) == min(replies, MOST_AT_ONCE)
 
     def faults(self, server_round: int, replies: Sequence[Message], form: Form) -> list[str | None]:
         """Return why training replies are not admitted; None for those that are.

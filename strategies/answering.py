@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from fedbary.data.mechanism import Release
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import Fitted, Local, Method, method_named
+from fedbary.parts.registry import is_factory
 from fedbary.predictive import Predictive
 from fedbary.runs.memory import Memory
 from fedbary.runs.released import ReleasedFiles
@@ -75,12 +77,16 @@ class Request:
         Raises
         ------
         SettingError
-            If this version has no such method, or the method no such parameters.
+            If this version has no such method, or the method no such parameters; or if a method or
+            rule is the server's own code, which this client does not import itself.
         """
         if METHOD_KEY not in self.config:
             return Method()
         name, prefix = str(self.config[METHOD_KEY]), METHOD_KEY + "."
         own = select_prefix(prefix, self.config)
+        for word in map(str, (name, *own.values())):
+            if is_factory(word) and word.partition(":")[0] not in sys.modules:
+                raise SettingError("method", word, "code that this client's own code imports")
         try:
             return method_named(name)(**own)
         except TypeError as error:

@@ -27,6 +27,10 @@ MOST_NUMBERS = 1000
 """Most numbers in the metrics of an admitted reply; those in lists count singly."""
 
 STRANGE_ARRAYS = "Unexpected key(s) in state_dict"
+
+NEEDS_CLIENT = "its message needs fedbary.strategies.Client"
+"""Beginning of what is said of a client with that error."""
+
 """What PyTorch says of a message of a method, or with groups, that is loaded as a whole."""
 
 _ROUNDING = 1e-6
@@ -182,7 +186,7 @@ def _check_metrics(reply: Message, weighted_by_key: str) -> None:
     if reply.has_error():
         said = f"replied with error {reply.error.code}: {cause(reply.error.reason)}"
         if STRANGE_ARRAYS in (reply.error.reason or ""):
-            said = f"its message needs fedbary.strategies.Client; {said}"
+            said = f"{NEEDS_CLIENT}; {said}"
         raise ValueError(said)
     records = list(reply.content.metric_records.values())
     if len(records) != 1:

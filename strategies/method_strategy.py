@@ -16,9 +16,9 @@ from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 
 from fedbary.aggregation.sums import select_prefix
-from fedbary.errors import SettingError
+from fedbary.errors import RunError, SettingError
 from fedbary.gaussian import Posterior
-from fedbary.methods import Bench, Method, Reply, Server, Tensors, require_room
+from fedbary.methods import Bench, Method, Reply, Server, Tensors, full_name, require_room
 from fedbary.methods._method import Inherited
 from fedbary.predictive import Prediction, Predictive
 from fedbary.predictive.predictor import Auto, Draws
@@ -32,7 +32,7 @@ from .conventions import Convention, Names, check_arrays, convention_named, name
 from .federation import CLIENTS_KEY, EXAMPLES_KEY, Federation, question
 from .internals import log, warn_of_newer_flower
 from .memory import STATE, Memory
-from .pace import Arrivals, Pace, Start
+from .pace import Arrivals, Pace, Start, settled
 from .privacy import driving_wrapper, rounds_of_wrapper
 
 METHOD_KEY = "method"
@@ -51,6 +51,9 @@ FLOWER_NAMES: Mapping[str, str] = {
     "num_malicious_nodes": "trim_fraction",
 }
 """Names of arguments here by the names that Flower's strategies have for them."""
+
+ANSWER = "fedbary.strategies.Client; see docs/howto/foreign.md, Published methods"
+"""What reads messages that hold more than the model, and the page on it."""
 
 AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 """Takes replies and the key of their weights, and returns their mean metrics."""
@@ -276,7 +279,13 @@ class MethodStrategy(FedAvg):
         if (ratio := self.admission.max_weight_ratio) is not None:
             log(INFO, "\t│\t├──Maximum weight: %g × the median", ratio)
         log(INFO, "\t│\t└──Minimum replies: %d", self.admission.min_replies)
+        if asked := self._asks_clients():
+            log(INFO, "\t├──> Clients: %s", asked)
         super().summary()
+
+    def _asks_clients(self) -> str:
+        """Say what clients must do to read the messages; nothing if any loop can read them."""
+        return f"for {self.method.name} they answer by {ANSWER}"
 
     def start(
         self,
@@ -371,8 +380,11 @@ class MethodStrategy(FedAvg):
         self._check_global(arrays)
         nodes = self.pace.trainers(admission.round)
         if nodes is None:
-            asked = super().configure_train(admission.round, arrays, config, grid)
-            messages = list(asked)
+            sample, before, found = super().configure_train, 0, -1
+            messages = list(sample(admission.round, arrays, config, grid))
+            while first and len(messages) < admission.min_replies and before != found:
+                before, found = found, settled(grid)
+                messages = list(sample(admission.round, arrays, config, grid))
         else:
             messages = self._messages(admission.round, arrays, config, nodes, MessageType.TRAIN)
         if first:
@@ -431,6 +443,11 @@ class MethodStrategy(FedAvg):
             The aggregate; None if the round is skipped: Flower then keeps the old arrays.
         metrics : MetricRecord
             Result of `train_metrics_aggr_fn`; ``{"skipped": 1}`` if the round is skipped.
+
+        Raises
+        ------
+        RunError
+            If no round has counted, and no client can read the messages.
         """
         admission, replies = self.admission, list(replies)
         server_round += self.completed_rounds
@@ -438,6 +455,8 @@ class MethodStrategy(FedAvg):
         sent = admission.first_sound(replies) if admission.sent is None else admission.sent
         form, others = self._form(sent), self.pace.other_weights()
         sound = admission.trained(server_round, replies, form, others)
+        if replies and not self.counted and admission.all_need_client(server_round, len(replies)):
+            raise RunError(f"no client can read the messages: {self._asks_clients()}")
         counted = admission.aggregated(server_round, sound, form, self._aggregate, self.pace.accept)
         if counted is None:
             return None, MetricRecord({SKIPPED_KEY: 1})
@@ -532,7 +551,7 @@ class MethodStrategy(FedAvg):
         """
         names = names_of(arrays.keys(), self.convention)
         server = self._server(model := names.read(arrays), Blanks())
-        own = {METHOD_KEY: self.method.name}
+        own = {METHOD_KEY: full_name(type(self.method))}
         own |= {f"{METHOD_KEY}.{name}": value for name, value in self._told().items()}
         groups, before = self.groups, dict[str | None, tuple[Tensors, ArrayRecord]]()
         for message in messages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -42,6 +43,16 @@ class Start:
     train_config: ConfigRecord
     evaluate_config: ConfigRecord
     evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
+
+
+SETTLED_SECONDS = 0.5
+"""Seconds in which a further node registers while a simulation starts."""
+
+
+def settled(grid: Grid) -> int:
+    """Return the number of nodes, after further ones may have registered."""
+    time.sleep(SETTLED_SECONDS)
+    return len([*grid.get_node_ids()])
 
 
 class Pace:

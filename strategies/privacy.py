@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
 )
 
-from fedbary.aggregation import RULES, AnyRule, RobustRule
+from fedbary.aggregation import RULES, AnyRule, RobustRule, Rule
 from fedbary.aggregation.sums import normalised
 from fedbary.errors import SettingError
 from fedbary.methods.barycentre import Barycentre
@@ -92,7 +92,9 @@ def require_plain_mean(
     name = type(wrapper).__name__
     if not averages_arrays(rule, convention):
         means = [other.name for other in RULES.values() if averages_arrays(other, convention)]
-        chart = "Flower's FedAvg with the client mod chart(...)"
+        has_chart = isinstance(rule, Rule) and rule.is_mean and rule.name in RULES
+        charted = f"chart({rule.name!r})" if has_chart else "chart(...)"
+        chart = f"or Flower's FedAvg with the client mod {charted}"
         raise SettingError("rule", rule.name, f"for {name}: {', '.join([*means, chart])}")
     for parameter, plain in PLAIN.items():
         if (value := getattr(method, parameter)) != plain:

@@ -19,7 +19,7 @@ from fedbary.methods.hierarchy import Hierarchy
 from .diagnostics import Diagnostics
 from .gate import arrays_of
 from .internals import log
-from .method_strategy import MethodStrategy, parameters_of
+from .method_strategy import ANSWER, MethodStrategy, parameters_of
 from .privacy import Wrapper, driving_wrapper, require_plain_mean, weights_within_sensitivity
 
 GAUSSIANS = "configure_train: %d of %d arrays are Gaussian means"
@@ -52,12 +52,15 @@ class PosteriorStrategy(MethodStrategy):
     method: Barycentre
 
     rule: AnyRule = RULES["RKLB"]
+    named: tuple[str, AnyRule] = "RKLB", RULES["RKLB"]
+    """A rule with the name by which pickle finds it."""
 
     def _method_with(self, parameters: dict[str, Any]) -> Method:
         """Return the barycentre with some parameters; with `groups` it is a `Hierarchy`."""
         kind = Hierarchy if "groups" in parameters else self.method_class
         self._require_known(kind, parameters)
-        own = self.rule.name if RULES.get(self.rule.name) is self.rule else self.rule
+        known = {**RULES, self.named[0]: self.named[1]}
+        own = next((name for name, rule in known.items() if rule is self.rule), self.rule)
         method = kind(**{"rule": own, **parameters})
         self.rule = method.chosen
         return method
@@ -101,6 +104,13 @@ class PosteriorStrategy(MethodStrategy):
             log(INFO, "\t│\t├──Maximum precision: %g × the median", ratio)
         log(INFO, "\t│\t└──Convention: %s", self.convention)
         super().summary()
+
+    def _asks_clients(self) -> str:
+        """Say what clients must do to read the messages about groups."""
+        if not self.method.personalises:
+            return ""
+        also = "evaluation messages also hold arrays under group/"
+        return f"{also}, which a loop of yours takes out; or they answer by {ANSWER}"
 
     def _told(self) -> dict[str, Any]:
         """Return nothing: only the server needs the parameters."""

@@ -3,13 +3,16 @@
 A rule is a value at the top of a module of this package; nothing else registers it. The string
 below it documents it, or the module's docstring if the module has one rule alone. Such a module may
 define ``Parameters``, and ``rule(own)``, which makes the rule of some.
+
+A rule of one's own needs no file here: ``package.module:RULE`` names it, by the same conventions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
+from typing import Any
 
 from fedbary.aggregation.robust import CoordinateRule, RobustRule, SelectionRule
 from fedbary.aggregation.rule import AnyRule, Divergence, JointRule, Rule
@@ -17,12 +20,12 @@ from fedbary.aggregation.sums import normalised
 from fedbary.aggregation.tensors import Running, aggregate_tensors, check_ratio
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior, layout_difference
+from fedbary.parts.imports import own_function, said
 from fedbary.parts.parameters import parameters_of
-from fedbary.parts.registry import rules
+from fedbary.parts.registry import is_factory, rules
 
 __all__ = [
     "DIVERGENCES",
-    "PARAMETERS",
     "RULES",
     "AnyRule",
     "CoordinateRule",
@@ -33,6 +36,7 @@ __all__ = [
     "aggregate",
     "aggregate_tensors",
     "rule_named",
+    "rule_parameters",
 ]
 
 _modules = {name: import_module(f"{__name__}.{module}") for name, (module, _) in rules().items()}
@@ -52,25 +56,67 @@ DIVERGENCES: Mapping[str, Divergence] = MappingProxyType(
 )
 """The divergence that each barycentre minimises, by its name."""
 
-PARAMETERS: Mapping[str, type] = MappingProxyType(
-    {name: module.Parameters for name, module in _modules.items() if hasattr(module, "Parameters")}
-)
-"""The parameters of every rule that has some, by its name."""
-
 
 def rule_named(name: str, words: Mapping[str, object] = MappingProxyType({})) -> AnyRule:
     """Return the rule of that name, with the values that words give its parameters.
+
+    Parameters
+    ----------
+    name : str
+        A name in `RULES`, or ``package.module:RULE``, a rule of one's own.
+    words : mapping
+        Values of its parameters by name; the others have their defaults.
 
     Raises
     ------
     SettingError
         If there is none; the message lists the names. If a parameter is out of its range.
     """
-    if name not in RULES:
-        raise SettingError("rule", name, ", ".join(RULES))
-    if name not in PARAMETERS:
-        return RULES[name]
-    made: AnyRule = _modules[name].rule(parameters_of(PARAMETERS[name], words))
+    rule, module = _found(name)
+    if (kind := rule_parameters(name)) is None:
+        return rule
+    return _made(name, module, parameters_of(kind, words))
+
+
+def rule_parameters(name: str) -> type | None:
+    """Return the class of a rule's parameters; None for a rule that has none.
+
+    Raises
+    ------
+    SettingError
+        If there is no rule of that name.
+    """
+    rule, module = _found(name)
+    kind: type | None = getattr(module, "Parameters", None)
+    if kind is None or not hasattr(module, "rule"):
+        return None
+    return kind if _made(name, module, parameters_of(kind, {})).name == rule.name else None
+
+
+def _found(name: str) -> tuple[AnyRule, ModuleType]:
+    """Return a rule and its module."""
+    if name in RULES:
+        return RULES[name], _modules[name]
+    if not is_factory(name):
+        raise SettingError("rule", name, f"{', '.join(RULES)}, or package.module:RULE")
+    rule: Any = own_function("rule", name, "RULE")
+    if not isinstance(rule, AnyRule):
+        allowed = "a Rule, JointRule, SelectionRule or CoordinateRule of fedbary.aggregation"
+        raise SettingError("rule", name, f"{allowed}, not a {type(rule).__name__}")
+    if rule.name in RULES:
+        raise SettingError("rule", name, f"a rule with a name of its own, not {rule.name}")
+    return rule, import_module(name.partition(":")[0])
+
+
+def _made(name: str, module: ModuleType, own: object) -> AnyRule:
+    """Return the rule that a module makes of its parameters."""
+    try:
+        made: AnyRule = module.rule(own)
+        if not isinstance(made, AnyRule):
+            raise TypeError(f"it returns a {type(made).__name__}")
+    except Exception as error:  # noqa: BLE001 - code of others raises many kinds
+        allowed = f"a module whose rule(own) makes a rule of Parameters() ({said(error)})"
+        raise SettingError("rule", name, allowed) from None
     return made
 
 

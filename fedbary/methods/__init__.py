@@ -4,6 +4,8 @@ A method is a module of this package. It defines one public subclass of `Method`
 method: a frozen dataclass of its parameters with the paper's defaults. Nothing else registers it.
 Its name is the class's, in small letters the file's. Types say what parameters may be. Shared code
 lies in modules whose names start with an underscore.
+
+A method of one's own needs no file here: ``package.module:Class`` names its class.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from fedbary.aggregation import PARAMETERS, rule_named
+from fedbary.aggregation import rule_named, rule_parameters
 from fedbary.errors import SettingError
 from fedbary.methods._method import Arrival, Bench, Fitted, Local, Method, Reply, Server, Tensors
 from fedbary.methods._sites import require_room
+from fedbary.parts.imports import own_function
 from fedbary.parts.parameters import Value, declared
-from fedbary.parts.registry import modules
+from fedbary.parts.registry import is_factory, modules
 from fedbary.predictive.predictor import kind_of
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfClasses
@@ -34,6 +37,7 @@ __all__ = [
     "Server",
     "Tensors",
     "arguments_of",
+    "full_name",
     "method_named",
     "method_of",
     "require_method",
@@ -69,7 +73,7 @@ def method_of(settings: Settings) -> Method:
         If a parameter is out of its range.
     """
     found: dict[str, Any] = arguments_of(settings)
-    if found.get("rule") in PARAMETERS:
+    if "rule" in found and rule_parameters(found["rule"]):
         found["rule"] = rule_named(found["rule"], dict(settings))
     return method_named(settings.method)(**found)
 
@@ -112,13 +116,29 @@ def _is_scored_whole(method: Method) -> bool:
 
 
 def method_named(name: str) -> type[Method]:
-    """Return the method of that name.
+    """Return the method of that name, or that ``package.module:Class`` names.
 
     Raises
     ------
     SettingError
-        If there is none; the message lists the names.
+        If there is none; the message lists the names. If a class of one's own is no method.
     """
-    if name not in METHODS:
-        raise SettingError("method", name, ", ".join(METHODS))
-    return METHODS[name]
+    if name in METHODS:
+        return METHODS[name]
+    if not is_factory(name):
+        raise SettingError("method", name, f"{', '.join(METHODS)}, or package.module:Class")
+    own: Any = own_function("method", name, "Class")
+    if not isinstance(own, type) or not issubclass(own, Method) or own is Method:
+        raise SettingError("method", name, "a class below fedbary.methods.Method")
+    if own.name in METHODS and METHODS[own.name] is not own:
+        raise SettingError("method", name, f"a class with a name of its own, not {own.name}")
+    if (place := full_name(own)) != name:
+        raise SettingError("method", name, f"the name where the class lies, {place}")
+    declared(own)  # says at once what is wrong with it
+    return own
+
+
+def full_name(kind: type[Method]) -> str:
+    """Return the name by which `method_named` finds a method."""
+    known = METHODS.get(kind.name) is kind
+    return kind.name if known else f"{kind.__module__}:{kind.__qualname__}"

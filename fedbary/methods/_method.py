@@ -262,7 +262,7 @@ class Method(Checked):
     """True: predictions draw from another posterior than the model's own tensors."""
 
     called_by: ClassVar[str] = "method"
-    """The setting whose value is what runs are called."""
+    """The setting whose value is what runs are called; it is not inherited."""
 
     unused: ClassVar[tuple[str, ...]] = ()
     """Settings of training and prior that it does not use."""
@@ -283,6 +283,8 @@ class Method(Checked):
         """Name the method, and note what it defines."""
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
+        if "called_by" not in cls.__dict__:
+            cls.called_by = "method"
         cls.personalises = cls.personal is not Method.personal
         cls.shows = cls.show is not Method.show
 

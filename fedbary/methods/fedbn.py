@@ -48,7 +48,6 @@ _PARTS = ("weight", "bias", _MARK, "running_var", "num_batches_tracked")
 class FedBN(Barycentre):
     """Batch norms of each client's own, the barycentre of the rest (Li et al. 2021)."""
 
-    called_by = "method"
     remembers = True
 
     arrive = Method.arrive  # clients keep their batch norms from round to round

@@ -102,7 +102,6 @@ class Hierarchy(Barycentre):
     group_weights: Literal["examples", "equal"] = "examples"
     global_weight: ShareOrZero = 0.0
 
-    called_by = "method"
     conditions = (of_groups,)
 
     def __post_init__(self) -> None:

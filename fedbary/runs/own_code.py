@@ -36,6 +36,8 @@ def _is_own_backbone(name: str) -> bool:
 
 NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
     "task": is_factory,
+    "method": is_factory,
+    "rule": is_factory,
     "model": is_factory,
     "backbone": _is_own_backbone,
     "dataset": _is_own_data,
@@ -43,6 +45,9 @@ NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
     "ood_dataset": _is_own_data,
 }
 """Settings that may name code, ``package.module:function``, each with a test of its value."""
+
+VALIDATED = ("task", "method", "rule")
+"""Settings whose code is imported where settings are validated."""
 
 
 def require_trusted(settings: Mapping[str, object], folder: Path, own_code: bool) -> None:
@@ -103,7 +108,7 @@ def _spec(name: str, path: list[str] | None) -> ModuleSpec | None:
     return None
 
 
-COMPARED = ("task", "model")
+COMPARED = (*VALIDATED, "model")
 """Settings whose code is compared by an entry of its own; a backbone's is part of its digest."""
 
 LIBRARIES = ("site-packages", "dist-packages", "lib-dynload", Path(json.__file__).parents[1].name)

@@ -23,7 +23,7 @@ from fedbary.runs.location import (
     require_free,
     require_startable,
 )
-from fedbary.runs.own_code import require_trusted
+from fedbary.runs.own_code import VALIDATED, require_trusted
 from fedbary.runs.provenance import is_made_alike, write_settings
 from fedbary.runs.schema import SKIPPED
 from fedbary.runs.sites import left_out_sites
@@ -155,7 +155,7 @@ def require_ended(folder: Path) -> None:
 def _can_go_on(folder: Path) -> bool:
     try:
         made = read_settings(folder)
-        require_trusted({"task": made.get("task", "none")}, folder, own_code=False)
+        require_trusted({name: made.get(name) for name in VALIDATED}, folder, own_code=False)
         settings = validated({**made, "resume": "last"})
         return checkpoint_to_resume(folder, settings) is not None
     except SettingError:

@@ -10,8 +10,8 @@ from fedbary.attacks import OMNISCIENT, hostile_count
 from fedbary.settings.model import require_data
 from fedbary.settings.owners import (
     layers_of,
+    method_kind,
     method_of,
-    methods,
     task_kind,
 )
 from fedbary.settings.task_words import (
@@ -108,7 +108,7 @@ def _with_best(settings: Settings) -> Iterator[tuple[str, str]]:
     calibrated = settings.of_task(OfClasses).calibrate == "temperature"
     if calibrated and settings.evaluate_clients != 1:
         yield "evaluate_clients", "1 for keep_best with calibrate=temperature, fitted every round"
-    if settings.projection != "none" or methods()[settings.method].personalises:
+    if settings.projection != "none" or method_kind(settings.method).personalises:
         yield "keep_best", "none if clients keep models of their own: those are of the last round"
 
 

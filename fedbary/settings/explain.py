@@ -12,11 +12,19 @@ from importlib import import_module
 from fedbary.attacks import attack_classes
 from fedbary.data.partition import partition
 from fedbary.errors import SettingError
+from fedbary.parts.imports import own_function
 from fedbary.parts.parameters import NONE, Parameter
 from fedbary.parts.registry import is_factory, modules, predictors, rules
 from fedbary.settings.config import DEFAULTS, Settings
 from fedbary.settings.modes import MODES
-from fedbary.settings.owners import kind_of, methods, owned, task_kind
+from fedbary.settings.owners import (
+    kind_of,
+    method_kind,
+    methods,
+    owned,
+    rule_name,
+    task_kind,
+)
 from fedbary.settings.partition_names import classes, partitioners
 
 _ROOMS = (
@@ -97,7 +105,7 @@ def explained(name: str) -> str:
     """
     found = [part for part in parts() if part.name.lower() == name.lower()]
     if is_factory(name):
-        found = [Part("task", name, inspect.getdoc(task_kind(name)) or "")]
+        found = [_own(name)]
     meanings = settings()
     texts = [f"{part.setting}={part.name}\n\n{part.text}{_parameters(part)}" for part in found]
     if name in meanings:
@@ -114,6 +122,18 @@ def explained(name: str) -> str:
         hint = f", perhaps {' or '.join(close)}" if close else ""
         raise SettingError("part", name, f"a part that `fedbary explain` lists, or a setting{hint}")
     return "\n\n".join(texts)
+
+
+def _own(name: str) -> Part:
+    """Return a rule, a method or a task of one's own, by what it is."""
+    own = own_function("part", name, "NAME")
+    text = inspect.getdoc(import_module(name.partition(":")[0])) or ""
+    if not isinstance(own, type):
+        rule_name(name)
+        return Part("rule", name, text)
+    if issubclass(own, import_module("fedbary.methods").Method):
+        return Part("method", name, text or _of_class(method_kind(name)))
+    return Part("task", name, inspect.getdoc(task_kind(name)) or "")
 
 
 def settings() -> Mapping[str, str]:

@@ -27,7 +27,14 @@ from fedbary.parts.parameters import (
 from fedbary.parts.registry import dataset_names_and_endings, is_factory, modules, predictors, rules
 from fedbary.parts.registry import methods as names_of_methods
 from fedbary.settings.modes import MODES, Asynchronous, Synchronous
-from fedbary.settings.owners import divergences, methods, task_kind
+from fedbary.settings.owners import (
+    OWN_FORMS,
+    divergences,
+    method_kind,
+    owned,
+    rule_name,
+    task_kind,
+)
 from fedbary.settings.partition_names import parameters_of as of_partition
 from fedbary.settings.partition_names import partitioners
 
@@ -128,12 +135,13 @@ class Settings(BaseModel):
     @property
     def strategy(self) -> str:
         """Name of the run: its method, or the setting that the method is called by."""
-        return str(getattr(self, methods()[self.method].called_by))
+        method = method_kind(self.method)
+        return method.name if method.called_by == "method" else rule_name(dict(self)["rule"])
 
     @property
     def trains_on_squares(self) -> bool:
         """True if a regression's networks have no noise of their own: the method's flag."""
-        return methods()[self.method].squares
+        return method_kind(self.method).squares
 
     @property
     def partition_parameters(self) -> tuple[tuple[str, Any], ...]:
@@ -243,12 +251,12 @@ def require_registered(setting: str, value: str) -> None:
     """Raise a SettingError unless a setting with a registry names one of its parts."""
     if setting == "partition" and value in PARTITIONS:
         return
-    if setting == "task" and is_factory(value):
-        task_kind(value)
+    if setting in OWN_FORMS and is_factory(value):
+        owned(setting, value)
         return
     allowed = registered(setting)
     if value not in allowed:
-        also = ", or package.module:Class" if setting == "task" else ""
+        also = f", or {OWN_FORMS[setting]}" if setting in OWN_FORMS else ""
         if setting == "partition" and not partitioners():
             also = f"; pip install 'fedbary[{EXTRA}]' brings those of flwr-datasets"
         raise SettingError(setting, value, ", ".join(allowed) + also)

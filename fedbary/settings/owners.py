@@ -53,9 +53,23 @@ A protocol is visible in the other settings.
 """
 
 
+OWN_FORMS = {
+    "task": "package.module:Class",
+    "method": "package.module:Class",
+    "rule": "package.module:RULE",
+}
+"""The form of the name of a part of one's own, by the setting that chooses it."""
+
+
 def methods() -> Mapping[str, type[Method]]:
-    """Return every method's class by its name."""
+    """Return the class of every method of the library by its name."""
     found: Mapping[str, type[Method]] = import_module("fedbary.methods").METHODS
+    return found
+
+
+def method_kind(name: str) -> type[Method]:
+    """Return the class of a method, one's own too."""
+    found: type[Method] = import_module("fedbary.methods").method_named(name)
     return found
 
 
@@ -108,9 +122,15 @@ def divergences() -> tuple[str, ...]:
     return tuple(import_module("fedbary.aggregation").DIVERGENCES)
 
 
+def rule_name(rule: str) -> str:
+    """Return a rule's own name: that of ``package.module:RULE`` is short."""
+    return str(import_module("fedbary.aggregation").rule_named(rule).name)
+
+
 def counts_hostile(rule: str) -> bool:
     """Return whether a rule depends on the fraction of clients that may be hostile."""
-    return getattr(import_module("fedbary.aggregation").RULES.get(rule), "counts_hostile", False)
+    found = import_module("fedbary.aggregation").rule_named(rule) if rule else None
+    return getattr(found, "counts_hostile", False)
 
 
 def models() -> Mapping[str, Owned]:
@@ -146,18 +166,21 @@ def owners() -> Mapping[str, Mapping[str, Owned]]:
         "mode": {name: declared(kind) for name, kind in MODES.items()},
         "tracker": _declared_in("runs/tracking"),
         "predictive": {word: declared(kind_of(word)) for word in predictors()},
-        "rule": _of_rules(),
+        "rule": {name: _of_rule(name) for name in import_module("fedbary.aggregation").RULES},
         "method": {name: declared(kind) for name, kind in methods().items()},
     }
 
 
 def owned(setting: str, name: object) -> Owned:
     """Return a part's parameters; none for an unknown one, or a user's own network."""
+    called = str(name)
     if setting == "partition":
-        return parameters_of(str(name))
-    if setting == "task" and is_factory(str(name)):
-        return declared(task_kind(str(name)).Parameters)
-    return owners().get(setting, {}).get(str(name), {})
+        return parameters_of(called)
+    if is_factory(called) and setting in OWN_FORMS:
+        if setting == "rule":
+            return _of_rule(called)
+        return declared(task_kind(called).Parameters if setting == "task" else method_kind(called))
+    return owners().get(setting, {}).get(called, {})
 
 
 def owned_by(chosen: Settings | Mapping[str, Any]) -> dict[str, Owned]:
@@ -174,18 +197,17 @@ def names(chosen: Settings | Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
     A rule's is the method's default where it is not given, and empty where the method has none.
     """
-    values = chosen if isinstance(chosen, Mapping) else dict(chosen)
-    rule = declared(methods()[values["method"]]).get("rule")
-    usual = {"rule": rule.default if rule else ""}
-    return tuple((setting, str({**usual, **values}[setting])) for setting in owners())
+    values = dict(chosen)
+    rule = declared(method_kind(values["method"])).get("rule")
+    values["rule"] = values.get("rule", rule.default) if rule else ""
+    return tuple((setting, str(values[setting])) for setting in owners())
 
 
 @cache
 def _owned_by(chosen: tuple[tuple[str, str], ...]) -> dict[str, Owned]:
     called = dict(chosen)
-    found = {setting: parts.get(called[setting], {}) for setting, parts in owners().items()}
-    found |= {setting: owned(setting, called[setting]) for setting in ("partition", "task")}
-    unused = unused_by(methods()[called["method"]])
+    found = {setting: owned(setting, name) for setting, name in chosen}
+    unused = unused_by(method_kind(called["method"]))
     local = steps() if "inference" in unused else found["inference"]
     found["inference"] = {name: own for name, own in local.items() if name not in unused}
     return found
@@ -198,12 +220,9 @@ def unused_by(method: type[Method]) -> frozenset[str]:
     return frozenset({"rule", *method.unused, *of_posteriors} - declared(method).keys())
 
 
-def _of_rules() -> Mapping[str, Owned]:
-    room = import_module("fedbary.aggregation")
-    return {
-        name: declared(room.PARAMETERS[name]) if name in room.PARAMETERS else {}
-        for name in room.RULES
-    }
+def _of_rule(name: str) -> Owned:
+    kind = import_module("fedbary.aggregation").rule_parameters(name)
+    return {} if kind is None else declared(kind)
 
 
 @cache

@@ -18,7 +18,15 @@ from fedbary.parts.parameters import NONE, Parameter, Value, allowed
 from fedbary.parts.registry import is_factory, parameter_names
 from fedbary.settings.combinations import conflicts
 from fedbary.settings.model import Settings, require_data, require_registered
-from fedbary.settings.owners import layers_of, methods, names, owned_by, owners, usual_of
+from fedbary.settings.owners import (
+    OWN_FORMS,
+    layers_of,
+    method_kind,
+    names,
+    owned_by,
+    owners,
+    usual_of,
+)
 from fedbary.settings.partition_names import partitioners
 from fedbary.settings.uses import require_used
 from fedbary.settings.yaml_file import DEFAULTS, read_yaml
@@ -82,7 +90,7 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     if given.get("backbone", "none") != "none":
         values |= on_features
     chosen = _typed({**values, **given})
-    method = methods()[chosen.method]
+    method = method_kind(chosen.method)
     adapts = given.get("adapters", "none") != "none"
     own_usual = {**method.defaults, **(OF_LAPLACE if chosen.inference == "laplace" else {})}
     if "model" in own_usual:
@@ -190,7 +198,8 @@ def _require_known(values: Mapping[str, Any]) -> None:
 
     Parts of a user's own, and partitioners of flwr-datasets, may have further words.
     """
-    if is_factory(str(values["task"])) or values["partition"] not in PARTITIONS:
+    has_own = any(is_factory(str(values.get(setting))) for setting in OWN_FORMS)
+    if has_own or values["partition"] not in PARTITIONS:
         return
     known = [*Settings.model_fields, *parameter_names()]
     for key in map(str, values):

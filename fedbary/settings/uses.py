@@ -11,7 +11,7 @@ from fedbary.parts.parameters import NONE, declared
 from fedbary.settings.model import Settings
 from fedbary.settings.owners import (
     counts_hostile,
-    methods,
+    method_kind,
     names,
     owned_by,
     owners,
@@ -55,8 +55,8 @@ def _unused(settings: Settings) -> Iterator[tuple[str, tuple[str, str]]]:
     yield from _of_other_parts(settings)
     task = task_kind(settings.task)
     words = {**dict(settings), **vars(settings.of_task(task.Parameters))}
-    method = methods()[settings.method]
-    part = f"method={method.name}"
+    method = method_kind(settings.method)
+    part = f"method={settings.method}"
     for name in unused_by(method):
         yield name, (part, ", ".join(declared(method)))
     yield from task.unused(settings)

@@ -17,7 +17,7 @@ from fedbary.aggregation.sums import select_prefix
 from fedbary.data.forms import content_of, user_path
 from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
-from fedbary.methods import METHODS, Method, Tensors, method_of
+from fedbary.methods import METHODS, Method, Tensors, full_name, method_of
 from fedbary.methods._method import Inherited
 from fedbary.methods._sums import SumsMethod
 from fedbary.runs.checkpoints import load_round
@@ -91,11 +91,12 @@ class EarlierRun:
         if len(old) == len(new) and tuple(old) != tuple(new):
             raise SettingError("classes", ", ".join(new), f"the order of {self.folder}")
         places = tuple(old.index(name) if name in old else -1 for name in new)
-        same = places == tuple(range(len(old)))
-        before = METHODS[self.settings["method"]]
-        of_sums = issubclass(before, SumsMethod) and isinstance(method, SumsMethod)
-        state = self.state if type(method) is before or of_sums else {}
-        return Inherited(self.posterior, state, () if same else places, self.settings)
+        moved = () if places == tuple(range(len(old))) else places
+        before = self.settings["method"]  # not imported: one's own is the new run's, or no matter
+        of_sums = issubclass(METHODS.get(before, Method), SumsMethod)
+        same = before == full_name(type(method)) or (of_sums and isinstance(method, SumsMethod))
+        state = self.state if same else {}
+        return Inherited(self.posterior, state, moved, self.settings)
 
     def model(self, wanted: Tensors, inherited: Inherited) -> dict[str, Tensor]:
         """Return the tensors that a network starts from; rows of new classes are as in `wanted`.

@@ -9,7 +9,7 @@ Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server makes one pass over the replies, with one exponential per weight and client.
 
-`cp findings/protocol/normalised_gaa.py fedbary/aggregation/` makes it a rule of the library.
+`rule=findings.protocol.normalised_gaa:RULE` runs it, with the repository in `PYTHONPATH`.
 Compare it with the papers' numbers for GAA: their code computes this, not their formula Σ w² v.
 
 Reference: the public code of BA-BFL (Jamoussi et al.); the formula of `GAA` is the paper's.

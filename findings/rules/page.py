@@ -23,6 +23,7 @@ from fedbary.report.results import (
     p_value,
 )
 from fedbary.scores.stats import corrected
+from fedbary.settings.owners import rule_name
 from fedbary.study.table import read_table, result_rows
 from findings import maker
 from findings.maker import SEED
@@ -67,9 +68,10 @@ DRAWN = (ECE_15, ECE_100)
 
 
 def read(results: Path) -> pd.DataFrame:
-    """Return the rows of all rounds, with a column `arm`: the rule, or `AGAIN`."""
+    """Return the rows of all rounds, with a column `arm`: the rule's own name, or `AGAIN`."""
     rows = read_table(results)
-    return rows.assign(arm=rows["rule"].mask(rows["replicate"] > 0, AGAIN))
+    names = rows["rule"].replace({rule: rule_name(rule) for rule in rows["rule"].unique()})
+    return rows.assign(arm=names.mask(rows["replicate"] > 0, AGAIN))
 
 
 def compared(

@@ -10,7 +10,7 @@ Messages: the posterior, once each way: two numbers per Gaussian weight.
 
 Cost: the server makes one pass over the replies, with one exponential per weight and client.
 
-`cp findings/rules/rklb_*.py fedbary/aggregation/` makes it a rule of the library.
+`rule=findings.rules.rklb_variance:RULE` runs it, with the repository in `PYTHONPATH`.
 
 Reference: this project; the rules that it joins are BA-BFL's, eqs. 7 and 8.
 """

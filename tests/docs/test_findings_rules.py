@@ -14,6 +14,9 @@ from findings.rules import page as rules
 from findings.rules import rklb_mean, rklb_variance
 
 SEEDS, ROUNDS = 5, (0, 1, 2)
+OWN = {"RKLBMean": "findings.rules.rklb_mean:RULE"}
+"""Names of rules that lie outside the library."""
+
 LOST = ("RKLB", 3)
 """A run whose last NLL is not finite."""
 
@@ -35,7 +38,8 @@ def results(tmp_path):
                 lost = (arm, seed) == LOST and number == ROUNDS[-1]
                 rows.append(
                     {
-                        "format": FORMAT, "run": f"{arm}-{seed}", "rule": arm.split()[0],
+                        "format": FORMAT, "run": f"{arm}-{seed}",
+                        "rule": OWN.get(arm, arm.split()[0]),
                         "replicate": int(arm == rules.AGAIN), "seed": seed, "rounds": ROUNDS[-1],
                         "round": number, **scores, **({"nll": np.nan} if lost else {}),
                     }

@@ -42,6 +42,12 @@ def own_loop(network):
     return app
 
 
+def test_a_rule_s_clients_may_train_in_any_way(caplog):
+    caplog.set_level("INFO")
+    start(RKLB(), gaussian, rounds=1)
+    assert "Clients:" not in caplog.text
+
+
 def start(strategy, network, rounds=2):
     grid = InlineGrid(own_loop(network), CLIENTS, {})
     return strategy.start(grid, ArrayRecord(network().state_dict()), num_rounds=rounds)
@@ -49,15 +55,17 @@ def start(strategy, network, rounds=2):
 
 @pytest.mark.parametrize("chosen", ["method", "groups"])
 def test_a_loop_of_one_s_own_that_cannot_read_a_message_is_led_to_the_client(chosen, caplog):
+    strategy, arrays, rounds = RKLB(groups=2), "group/", 2
     if chosen == "method":
-        strategy, arrays = PVI(), "cavity/"
-        with pytest.raises(RunError, match="every round was skipped"):
+        strategy, arrays, rounds = PVI(), "cavity/", 1
+        said = "no client can read the messages: for PVI they answer by fedbary.strategies.Client"
+        with pytest.raises(RunError, match=f"^{said}; see docs/howto/foreign.md"):
             start(strategy, gaussian)
     else:
-        strategy, arrays = RKLB(groups=2), "group/"
         start(strategy, gaussian)
         assert strategy.counted == 2
-    assert len(strategy.refusals) == 2 * CLIENTS
+    assert f"Clients: {strategy._asks_clients()}" in caplog.text.split("Received")[0]
+    assert len(strategy.refusals) == rounds * CLIENTS
     for refusal in strategy.refusals:
         assert "its message needs fedbary.strategies.Client" in refusal.reason
         assert arrays in refusal.reason
@@ -80,6 +88,14 @@ def test_a_network_of_the_other_kind_is_refused_with_the_way_to_the_right_one(
         start(strategy(), network)
 
 
+class Registering(InlineGrid):
+    """A grid whose nodes register one by one, as those of a simulation do."""
+
+    def get_node_ids(self):
+        self.asked = getattr(self, "asked", 1) + 1
+        return [*super().get_node_ids()][: self.asked]
+
+
 def test_more_replies_than_there_are_nodes_are_refused_before_anybody_trains():
     trained = []
 
@@ -97,6 +113,10 @@ def test_more_replies_than_there_are_nodes_are_refused_before_anybody_trains():
     with pytest.raises(SettingError, match="min_replies: 2; expected at most 1, the replies"):
         buffered.start(grid, arrays)
     assert trained == []
+    later = Registering(moving(train), CLIENTS, {})
+    RKLB(min_replies=4, fraction_evaluate=0.0).start(later, arrays, num_rounds=1)
+    assert sorted(trained) == [*range(CLIENTS)]
+    trained.clear()
     RKLB(min_replies=4, fraction_evaluate=0.0).start(grid, arrays, num_rounds=1)
     assert sorted(trained) == [*range(CLIENTS)]
 

@@ -62,11 +62,11 @@ def resume(run, own_code):
 
 
 @pytest.mark.parametrize("use", [fedbary.load, resume])
-@pytest.mark.parametrize("setting", ["task", "model", "dataset", "ood_dataset"])
+@pytest.mark.parametrize("setting", ["task", "method", "rule", "model", "dataset", "ood_dataset"])
 def test_code_runs_only_if_it_is_asked_for(use, setting, run, tmp_path):
     (tmp_path / "asked.py").write_text(FACTORY)
     plain = {"model": "cnn", "dataset": "digits", "ood_dataset": "none"}
-    plain["task"] = "classification"
+    plain |= {"task": "classification", "method": "barycentre", "rule": "RKLB"}
     named(run, **plain | {setting: "asked:made"})
     with pytest.raises(SettingError, match=f"^{setting}: 'asked:made'; expected --own-code"):
         use(run, own_code=False)
