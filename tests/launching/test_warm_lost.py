@@ -7,7 +7,6 @@ import threading
 import psutil
 import pytest
 import yaml
-from every_method import night
 from processes import wait_until
 from rich.console import Console
 from runs_of import SHORT
@@ -30,7 +29,6 @@ def test_a_killed_program_is_called_killed(tmp_path):
         )
 
 
-@night  # by day tests/launching/test_warm starts a killed process again; a stopped sweep goes on
 @pytest.mark.slow
 def test_a_sweep_goes_on_with_the_run_whose_process_was_killed(tmp_path):
     failed = []

@@ -11,7 +11,7 @@ import torch
 from every_method import night
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from small_apps import moving
 
@@ -61,7 +61,6 @@ def outcome(strategy, sound, initial=INITIAL, after=lambda *_: None):
     sound=st.lists(st.booleans(), min_size=1, max_size=8), max_skipped=st.none() | st.integers(1, 4)
 )
 @example(sound=[True, False, False, False, True], max_skipped=3)
-@settings(max_examples=40, deadline=None)
 def test_a_run_ends_early_or_says_how_many_rounds_counted(sound, max_skipped):
     runs = [len(list(group)) for same, group in groupby(sound[:-1]) if not same]
     ends_early = max_skipped is not None and any(length >= max_skipped for length in runs)
@@ -91,7 +90,6 @@ class Killed(Exception):
 @example(sound=[True, False, False, False, True], max_skipped=3, cuts=[2])
 @example(sound=[True, False, False, False, True], max_skipped=3, cuts=[4])
 @example(sound=[False, False], max_skipped=None, cuts=[1])
-@settings(max_examples=60, deadline=None)
 def test_a_run_that_is_cut_and_goes_on_ends_as_the_uninterrupted_one(sound, max_skipped, cuts):
     def strategy():
         return RKLB(fraction_evaluate=0.0, max_skipped=max_skipped)
