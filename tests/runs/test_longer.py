@@ -4,8 +4,7 @@ import pytest
 import yaml
 from hostile_site import killed_at
 from refusals import refused
-from safetensors.torch import load_file
-from torch import equal
+from runs_of import posterior, same
 
 from fedbary.commands.start import resume
 from fedbary.runs.checkpoints import load_checkpoint
@@ -45,8 +44,7 @@ def test_two_rounds_and_two_more_are_four(two, tmp_path):
     resume(two, "last", ["rounds=3"])
     resume(two, "last", ["rounds=4"])
     run_inline(settings(rounds=4), tmp_path / "four")
-    one, other = (load_file(f / "posterior.safetensors") for f in (two, tmp_path / "four"))
-    assert one.keys() == other.keys() and all(equal(one[name], other[name]) for name in one)
+    assert same(posterior(two), posterior(tmp_path / "four"))
     assert [line["round"] for line in read_rounds(two)] == [0, 1, 2, 3, 4]
     assert content(two)["settings"]["rounds"] == 4
     made = [{"rounds": 2, "round": 2}, {"rounds": 3, "round": 3}]
@@ -73,13 +71,12 @@ def test_a_run_whose_checkpoint_is_damaged_stays_whole(two):
 
 
 def test_killed_while_it_is_lengthened_a_run_goes_on_with_its_old_rounds(two):
-    before = load_file(two / "posterior.safetensors")
+    before = posterior(two)
     with killed_at("fedbary.runs.resume.write_settings"):
         lengthen(two, settings(rounds=3, resume="last"))
     assert not is_whole(two)
     resume(two, "last")
-    after = load_file(two / "posterior.safetensors")
-    assert is_whole(two) and all(equal(before[name], after[name]) for name in before)
+    assert is_whole(two) and same(before, posterior(two))
 
 
 def test_under_a_schedule_the_log_says_which_rates_the_earlier_rounds_had(tmp_path, caplog):

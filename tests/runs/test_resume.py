@@ -154,8 +154,7 @@ def test_a_checkpoint_is_read_as_it_was_written_and_two_are_kept(tmp_path):
         read = load_checkpoint(tmp_path, which)
         assert (read.round, read.settings, read.metrics) == (expected.round, "a", "b")
         for part in ("arrays", "strategy"):
-            a, b = getattr(read, part), getattr(expected, part)
-            assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+            assert same(getattr(read, part), getattr(expected, part))
 
 
 def test_a_half_written_checkpoint_does_not_count(tmp_path):

@@ -5,6 +5,7 @@ import inspect
 from importlib import import_module
 
 import pytest
+import runs_of
 import torch
 from every_method import EACH, EVEN, NIGHT, ODD, OF_CLASSES, night
 from flwr.app import Array, ArrayRecord, ConfigRecord
@@ -102,8 +103,7 @@ def run(name, rounds=ROUNDS, start=None, chosen=None, **kwargs):
 
 
 def same(one, other):
-    a, b = one.to_torch_state_dict(), other.to_torch_state_dict()
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+    return runs_of.same(one.to_torch_state_dict(), other.to_torch_state_dict())
 
 
 @night

@@ -149,7 +149,7 @@ def test_floats_go_as_they_are_to_a_backbone_that_subtracts_no_mean():
 
 
 def test_a_target_that_matches_nothing_is_refused_by_its_name():
-    refused("targets: '0.77'", lambda: with_adapters(chain(3), Adapters(2, "0.1,0.77"), 0))
+    refused("targets: '0,77'", lambda: with_adapters(chain(3), Adapters(2, '0.1,"0,77"'), 0))
 
 
 def sentence_model(folder, sentence=(), prompts=(), pooling=()):
