@@ -17,7 +17,7 @@ from fedbary.settings.config import resolve
 from fedbary.study import sweep as study
 from fedbary.study.grid import read_experiment
 
-SETTINGS = {**SHORT, "clients": 2, "rounds": 8, "evaluate_clients": 0}
+SETTINGS = {**SHORT, "clients": 2, "rounds": 12, "evaluate_clients": 0, "train_fraction": 0.3}
 
 
 def test_a_killed_program_is_called_killed(tmp_path):
