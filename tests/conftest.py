@@ -1,12 +1,15 @@
 """One torch thread: bitwise equality needs one number of them, and Ray's actors need the cores.
 
-No example has a deadline: machines are shared. By day a law is tried on fewer examples, unless it
-says how many. No file waits for the disk: no test cuts the power.
+No example has a deadline: machines are shared. Examples share their test's fixtures. By day a law
+is tried on fewer examples, unless it says how many. No file waits for the disk: no test cuts the
+power.
 """
 
 import gc
 import os
 import sys
+from contextlib import nullcontext
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -17,7 +20,15 @@ torch.set_num_threads(1)
 os.fsync = lambda descriptor: None
 NIGHT = bool(os.environ.get("FEDBARY_EVERY_METHOD"))
 EXAMPLES = 100 if NIGHT else 25
-hypothesis.settings.register_profile("shared machine", deadline=None, max_examples=EXAMPLES)
+hypothesis.settings.register_profile(
+    "shared machine",
+    deadline=None,
+    max_examples=EXAMPLES,
+    suppress_health_check=[
+        hypothesis.HealthCheck.function_scoped_fixture,
+        hypothesis.HealthCheck.too_slow,
+    ],
+)
 hypothesis.settings.load_profile("shared machine")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
@@ -46,6 +57,19 @@ def pytest_runtest_setup(item):
     """Skip what needs a GPU where there is none."""
     if item.get_closest_marker("cuda") and not torch.cuda.is_available():
         pytest.skip("no GPU that PyTorch can use")
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Let commands simulate in the test's process: a program of its own takes 4 s to start."""
+    from fedbary.launching.simulation import PROGRAMS
+    from fedbary.server_app.engine.inline import run_inline
+
+    def simulate(settings):
+        run_inline(settings, Path(settings.output))
+        return 0
+
+    monkeypatch.setitem(PROGRAMS, "inline", lambda log=None: nullcontext(simulate))
 
 
 @pytest.fixture(autouse=True, scope="session")

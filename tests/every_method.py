@@ -7,8 +7,8 @@ small layers in tests/methods and tests/strategies at any time.
 import os
 
 import pytest
+import runs_of
 from runs_of import posterior
-from torch import equal
 
 from fedbary.methods import METHODS
 from fedbary.parts.parameters import declared
@@ -79,5 +79,4 @@ def of_tables(name, **changes):
 
 def same(one, other):
     """Whether two runs ended with the same global model."""
-    a, b = posterior(one), posterior(other)
-    return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    return runs_of.same(posterior(one), posterior(other))

@@ -164,8 +164,7 @@ def tools() -> str:
     )
     for name, function in _flower().items():
         _write(
-            os.path.join(folder, name),
-            f"sys.exit(forked.ask({address!r}, {function!r}, sys.argv))",
+            os.path.join(folder, name), f"sys.exit(forked.ask({address!r}, {function!r}, sys.argv))"
         )
     os.symlink(os.path.join(os.path.dirname(sys.executable), RAY), os.path.join(folder, RAY))
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -1,5 +1,8 @@
 """The real apps, of which some sites change what they send, or whose server is cut off."""
 
+from contextlib import contextmanager
+from unittest.mock import Mock
+
 import pytest
 from flwr.clientapp import ClientApp
 
@@ -61,3 +64,11 @@ def cut_off(chosen, folder, messages, actions=("train",), during=lambda: None):
 
     with pytest.raises(KeyboardInterrupt):
         run_with(chosen, folder, **{action: stopping(action) for action in actions})
+
+
+@contextmanager
+def killed_at(place):
+    """Interrupt what runs within where it calls a function of the library."""
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(place, Mock(side_effect=KeyboardInterrupt))
+        yield

@@ -1,11 +1,7 @@
-"""Files of pictures, and what is refused of them."""
+"""Files of pictures."""
 
 import numpy as np
-import pytest
 from PIL import Image
-
-from fedbary.data.images import load
-from fedbary.errors import SettingError
 
 RNG = np.random.default_rng(0)
 SHAPE = (3, 12, 12)
@@ -21,12 +17,6 @@ def pictures(folder, classes=("cat", "dog"), each=10, **how):
         for number in range(each):
             picture(**how).save(folder / name / f"{number}.png")
     return folder
-
-
-def refused(match, *arguments):
-    with pytest.raises(SettingError, match=match) as caught:
-        load(*arguments)
-    assert "\n" not in str(caught.value)
 
 
 def small(images=(8, 8), n=12, m=6, dtype=np.uint8):

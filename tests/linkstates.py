@@ -6,11 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 from flwr.app import Context, RecordDict
-from flwr.common.constant import (
-    HEARTBEAT_INTERVAL_INF,
-    NOOP_ACCOUNT_NAME,
-    NOOP_FLWR_AID,
-)
+from flwr.common.constant import HEARTBEAT_INTERVAL_INF, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
 from flwr.proto.task_pb2 import Task
 from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.server.superlink.linkstate.in_memory_linkstate import RunRecord

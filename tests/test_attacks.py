@@ -7,7 +7,7 @@ from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
-from runs_of import lines
+from runs_of import INLINE, lines
 from safetensors.torch import load_file
 from scipy.stats import norm
 
@@ -183,25 +183,24 @@ def test_clients_of_huge_variances_ruin_wb_but_not_after_clipping_and_mixing(tmp
     assert accuracy(tmp_path / "held", **hostile, **held) > honest - MARGIN
 
 
-FEDAG = {
-    "task": "regression",
-    "engine": "inline",
-    "pictures": False,
-    "clients": 3,
-    "rounds": 1,
-    "local_epochs": 1,
-}
+FEDAG = {**INLINE, "task": "regression", "clients": 3, "rounds": 1, "local_epochs": 1}
 """A run that ends with the networks that its clients sent."""
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory):
+    """The networks that honest clients send."""
+    folder = tmp_path_factory.mktemp("honest") / "run"
+    run_inline(resolve(FEDAG), folder)
+    return load_file(folder / "networks.safetensors")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", [*ATTACKS, *OMNISCIENT])
-def test_the_point_weights_of_fedag_are_attacked_too(attack, tmp_path):
+def test_the_point_weights_of_fedag_are_attacked_too(attack, honest, tmp_path):
     """One client of three sends what its attack makes of its network; the others' are honest."""
-    attacked = {"attack": attack, "hostile_fraction": 0.3}
-    for name, changes in {"honest": {}, "hostile": attacked}.items():
-        run_inline(resolve({**FEDAG, **changes}), tmp_path / name)
-    honest, sent = (load_file(tmp_path / k / "networks.safetensors") for k in ("honest", "hostile"))
+    run_inline(resolve({**FEDAG, "attack": attack, "hostile_fraction": 0.3}), tmp_path / "run")
+    sent = load_file(tmp_path / "run" / "networks.safetensors")
     for name, tensor in honest.items():
         same = [network for network in sent[name].tolist() if network in tensor.tolist()]
         assert len(same) == 2

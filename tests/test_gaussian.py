@@ -19,10 +19,7 @@ def posterior(seed: int) -> Posterior:
             "b": torch.randn(4, generator=generator),
             "steps": torch.tensor(seed),
         },
-        {
-            "w": torch.randn(5, 4, generator=generator) - 3,
-            "b": torch.randn(4, generator=generator),
-        },
+        {"w": torch.randn(5, 4, generator=generator) - 3, "b": torch.randn(4, generator=generator)},
     )
 
 
@@ -61,10 +58,7 @@ def test_a_log_variance_may_stand_before_its_mean():
     ("state", "message"),
     [
         ({"w_log_var": torch.zeros(2)}, "'w_log_var' has no 'w_mean'"),
-        (
-            {"w_log_var": torch.zeros(2), "w_mean": torch.zeros(2), "w": torch.zeros(2)},
-            "named 'w'",
-        ),
+        ({"w_log_var": torch.zeros(2), "w_mean": torch.zeros(2), "w": torch.zeros(2)}, "named 'w'"),
         ({"w_log_var": torch.zeros(2), "w_mean": torch.zeros(3)}, r"\(3,\), the log-variance \(2,"),
         ({"w_log_var": torch.zeros(2), "w_mean": torch.zeros(2, dtype=int)}, "not floating"),
     ],

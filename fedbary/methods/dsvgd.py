@@ -58,7 +58,7 @@ Variational Gradient Descent, IEEE Transactions on Signal Processing 2022 (arXiv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -67,7 +67,16 @@ from torch import Tensor
 
 from fedbary.aggregation.sums import select_prefix
 from fedbary.errors import SettingError
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, by_client, shares
+from fedbary.methods._method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    by_client,
+    weighted_mean,
+)
 from fedbary.methods._particles import (
     Normal,
     Smooth,
@@ -198,7 +207,7 @@ class DSVGD(Method):
                 if not bool(counts.all()):
                     rows = torch.where(counts, rows, self._product(before, state, like))
                 self._warn(server, q, self._density(rows))
-        together = filled(rows, _buffers(replies, before), like)
+        together = filled(rows, weighted_mean(replies, list(before)), like)
         return centre(together), {**state, **named(_GLOBAL, together)}
 
     def predictive(self, model: Tensors, state: Tensors) -> Predictive:
@@ -254,14 +263,3 @@ class DSVGD(Method):
 
 def _site(client: str) -> str:
     return f"{_SITE}{quote(client, safe='')}/"
-
-
-def _buffers(replies: Sequence[Reply], before: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the particles' tensors, averaged over the replies by size."""
-    found = {}
-    for name, like in before.items():
-        parts = zip(shares(replies), replies, strict=True)
-        mean = sum(share * reply.tensors[name].double() for share, reply in parts)
-        assert isinstance(mean, Tensor)
-        found[name] = (mean if like.is_floating_point() else mean.round()).to(like)
-    return found

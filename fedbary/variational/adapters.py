@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fedbary.errors import SettingError
 from fedbary.parts.imports import library
+from fedbary.texts import names_in
 from fedbary.variational.conversion import variational
 from fedbary.variational.noise import seeded
 
@@ -140,7 +141,7 @@ def _adapted(network: nn.Module) -> dict[str, Any]:
 def _chosen(body: nn.Module, how: Adapters) -> list[str]:
     """Return the names of the layers that get an adapter, after a check of their ranks."""
     layers = {name: layer for name, layer in _readable(body) if name and _takes(layer)}
-    targets = [target.strip() for target in how.targets.split(",")]
+    targets = names_in(how.targets)
     for target in targets:
         if target != EVERY and not any(_is_meant(name, target) for name in layers):
             raise SettingError("targets", target, f"{EVERY}, or of {_listed(list(layers))}")

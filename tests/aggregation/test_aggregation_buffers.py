@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -37,7 +37,6 @@ def tensors(values):
 
 @pytest.mark.slow
 @given(federation=federations())
-@settings(max_examples=200, deadline=None)
 def test_the_mean_is_that_of_exact_arithmetic(federation):
     values, shares = federation
     found = aggregate_buffer(PLAIN, tensors(values), shares).numpy()
@@ -56,7 +55,6 @@ def test_the_mean_is_that_of_exact_arithmetic(federation):
 
 @pytest.mark.slow
 @given(federation=federations())
-@settings(max_examples=100, deadline=None)
 def test_equal_buffers_stay_what_they_are(federation):
     values, shares = federation
     same = [values[0]] * len(values)
@@ -66,7 +64,6 @@ def test_equal_buffers_stay_what_they_are(federation):
 
 @pytest.mark.slow
 @given(federation=federations())
-@settings(max_examples=100, deadline=None)
 def test_the_median_is_the_lower_middle_value(federation):
     values, shares = federation
     found = aggregate_buffer(ROBUST, tensors(values), shares).numpy()

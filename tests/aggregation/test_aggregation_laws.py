@@ -59,16 +59,8 @@ def test_toy_values(rule, mean, var):
     assert np.exp(lv) == pytest.approx(var, rel=1e-12)
 
 
-def test_the_rules_of_the_papers_are_held_to_the_laws():
-    assert {"FedAvg", "EAA", "GAA", "AALV", "RKLB", "WB", "FKLB"} <= set(CHARTS)
-    assert {"Median", "TrimmedMean", "MultiKrum"} <= set(ALL) - set(CHARTS)
-    assert set(ASCENDING) <= set(MEANS) and "GAA" not in MEANS
-    assert {"RKLB", "WB", "FKLB"} <= set(DIVERGENCES)
-
-
 @pytest.mark.parametrize("rule", ALL)
 @given(federation=federations())
-@settings(max_examples=25, deadline=None)
 def test_agrees_with_the_formulas_in_float64(rule, federation):
     m, lv, w = federation
     mean, log_var = run(rule, m, lv, w)
@@ -79,7 +71,6 @@ def test_agrees_with_the_formulas_in_float64(rule, federation):
 
 @pytest.mark.slow
 @given(federation=federations())
-@settings(max_examples=40, deadline=None)
 def test_variances_ascend_from_rule_to_rule(federation):
     variances = [run(rule, *federation, torch.float64)[1] for rule in ASCENDING]
     for lower, upper in zip(variances, variances[1:], strict=False):
@@ -87,14 +78,13 @@ def test_variances_ascend_from_rule_to_rule(federation):
 
 
 @given(federation=federations())
-@settings(max_examples=25, deadline=None)
 def test_fklb_is_never_below_eaa(federation):
     assert (run("EAA", *federation)[1] <= run("FKLB", *federation)[1]).all()
 
 
 @pytest.mark.parametrize("rule", MEANS)
 @given(federation=federations(), clients=st.integers(1, 5))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_equal_posteriors_aggregate_to_themselves(rule, federation, clients):
     m, lv, _ = federation
     weights = np.arange(1.0, clients + 1)
@@ -105,7 +95,7 @@ def test_equal_posteriors_aggregate_to_themselves(rule, federation, clients):
 
 @pytest.mark.parametrize("rule", ALL)
 @given(federation=federations())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_one_client_is_its_own_aggregate(rule, federation):
     m, lv, w = (array[:1] for array in federation)
     mean, log_var = run(rule, m, lv, w)
@@ -115,7 +105,7 @@ def test_one_client_is_its_own_aggregate(rule, federation):
 
 @pytest.mark.parametrize("rule", ALL)
 @given(federation=federations(), seed=st.integers(0, 99), scale=st.sampled_from([1e-9, 3.0, 1e12]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_neither_the_order_of_clients_nor_the_scale_of_weights_matters(
     rule, federation, seed, scale
 ):
@@ -129,7 +119,7 @@ def test_neither_the_order_of_clients_nor_the_scale_of_weights_matters(
 
 @pytest.mark.parametrize("rule", CHARTS)
 @given(federation=federations(log_var_limit=0))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_the_limit_of_no_variance_is_the_weighted_mean(rule, federation):
     """Where weights do not count, as in Conflation, precisions that grow with examples do."""
     m, lv, w = federation
@@ -146,7 +136,7 @@ def test_the_limit_of_no_variance_is_the_weighted_mean(rule, federation):
 
 @pytest.mark.parametrize("rule", CHARTS)
 @given(federation=federations())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_the_inverse_undoes_the_chart(rule, federation):
     m, lv = (torch.as_tensor(array[0]).double() for array in federation[:2])
     if RULES[rule].centred:
@@ -160,7 +150,7 @@ def test_the_inverse_undoes_the_chart(rule, federation):
 
 @pytest.mark.parametrize("rule", ALL)
 @given(federation=federations(log_var_limit=3))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_a_shift_of_all_means_shifts_the_aggregate(rule, federation):
     m, lv, w = federation
     mean, log_var = run(rule, m, lv, w, torch.float64)
@@ -171,7 +161,7 @@ def test_a_shift_of_all_means_shifts_the_aggregate(rule, federation):
 
 @pytest.mark.parametrize("rule", sorted(DIVERGENCES))
 @given(federation=federations(log_var_limit=2), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_no_posterior_nearby_has_a_lower_sum_of_divergences(rule, federation, seed):
     m, lv, w = federation
     clients = [gaussian(a, b, torch.float64) for a, b in zip(m, lv, strict=True)]

@@ -9,7 +9,7 @@ import torch
 from aggregation_formulas import gaussian, moments
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.serverapp.strategy.multikrum import select_multikrum
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.aggregation import RULES, SelectionRule, aggregate
@@ -46,7 +46,6 @@ def within(values, honest):
 
 
 @given(crowd=crowds(most_hostile=lambda clients: (clients - 1) // 2))
-@settings(max_examples=50, deadline=None)
 def test_the_median_stays_among_the_honest_while_less_than_half_are_hostile(crowd):
     m, lv, _, honest = crowd
     mean, log_var = run("Median", m, lv)
@@ -54,7 +53,6 @@ def test_the_median_stays_among_the_honest_while_less_than_half_are_hostile(crow
 
 
 @given(crowd=crowds(most_hostile=lambda clients: 3 * clients // 10))
-@settings(max_examples=50, deadline=None)
 def test_the_trimmed_mean_stays_among_the_honest_while_no_more_than_assumed_are_hostile(crowd):
     m, lv, _, honest = crowd
     mean, log_var = run(replace(RULES["TrimmedMean"], trim_fraction=0.3), m, lv)
@@ -69,7 +67,6 @@ def test_no_plain_rule_bears_a_single_hostile_mean(rule):
 
 
 @given(crowd=crowds(most_hostile=lambda clients: max(0, (clients - 3) // 2)))
-@settings(max_examples=50, deadline=None)
 def test_multi_krum_selects_as_flower_does_on_flattened_vectors(crowd):
     m, lv, hostile, _ = crowd
     points = np.concatenate([m, np.exp(lv / 2)], axis=1)
@@ -150,7 +147,6 @@ ratios = st.floats(1, 100)
 
 
 @given(crowd=crowds(most_hostile=lambda clients: (clients - 1) // 2), ratio=ratios)
-@settings(max_examples=50, deadline=None)
 def test_no_precision_exceeds_the_ratio_and_what_is_within_it_is_left_alone(crowd, ratio):
     _, lv, _, honest = crowd
     bounded = bound_precisions(torch.from_numpy(lv), ratio).numpy()

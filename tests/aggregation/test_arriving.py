@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.aggregation import RULES, Rule, aggregate_tensors
@@ -40,7 +40,6 @@ def arrivals(draw):
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", CHARTS)
 @given(st.integers(0, 2**32 - 1).map(np.random.default_rng), st.integers(1, 5))
-@settings(max_examples=25, deadline=None)
 def test_replies_of_all_to_the_model_of_now_are_the_rule(rule, rng, count):
     model, replies = network(rng), [network(rng) for _ in range(count)]
     parts = rng.dirichlet(np.ones(count))
@@ -57,7 +56,6 @@ def test_replies_of_all_to_the_model_of_now_are_the_rule(rule, rng, count):
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", CHARTS)
 @given(arrivals())
-@settings(max_examples=50, deadline=None)
 def test_variances_stay_positive_and_near_those_that_they_come_from(rule, drawn):
     model, changes = drawn
     found = along(RULES[rule], model, changes, ["running_var"])
@@ -72,7 +70,6 @@ def test_variances_stay_positive_and_near_those_that_they_come_from(rule, drawn)
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", CHARTS)
 @given(arrivals())
-@settings(max_examples=25, deadline=None)
 def test_the_order_of_the_replies_does_not_matter(rule, drawn):
     model, changes = drawn
     one, other = (along(RULES[rule], model, order) for order in (changes, changes[::-1]))
@@ -81,7 +78,6 @@ def test_the_order_of_the_replies_does_not_matter(rule, drawn):
 
 
 @given(arrivals())
-@settings(max_examples=25, deadline=None)
 def test_point_weights_go_along_the_changes(drawn):
     model, changes = drawn
     found = along(RULES["FedAvg"], model, changes)
@@ -92,7 +88,6 @@ def test_point_weights_go_along_the_changes(drawn):
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", CHARTS)
 @given(st.integers(0, 2**32 - 1).map(np.random.default_rng), st.floats(0, 1))
-@settings(max_examples=25, deadline=None)
 def test_one_reply_to_the_model_of_now_is_mixed_with_it(rule, rng, part):
     """FedAsync's θ ← (1 − α) θ + α q, in the chart."""
     model, reply = network(rng), network(rng)

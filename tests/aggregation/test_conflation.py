@@ -15,7 +15,6 @@ SHARES = {"Conflation": np.ones_like, "WeightedConflation": lambda w: w / w.max(
 
 @pytest.mark.parametrize("rule", SHARES)
 @given(rng=NUMBERS, clients=st.integers(1, 6))
-@settings(max_examples=30, deadline=None)
 def test_it_is_the_product_of_the_densities_to_its_powers(rule, rng, clients):
     """Mean and variance of the product on a grid."""
     m, lv = rng.normal(0, 2, (clients, 1)), rng.uniform(-2, 1, (clients, 1))
@@ -43,7 +42,7 @@ def test_conflation_of_clients_under_flat_priors_is_the_posterior_of_all_data():
 
 @pytest.mark.parametrize("rule", SHARES)
 @given(rng=NUMBERS, clients=st.integers(2, 40))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_equal_clients_have_a_variance_divided_by_their_number(rule, rng, clients):
     m, lv = rng.normal(size=3), rng.uniform(-40, 40, 3)
     mean, log_var = moments(

@@ -48,7 +48,7 @@ def bures(mean, covariance, other_mean, other):
 
 
 @given(st.integers(0, 1000), st.integers(1, 5), st.integers(1, 6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_the_wasserstein_barycentre_is_that_of_pot(seed, clients, size):
     means, covariances, weights = federation(seed, clients, size, 0.7)
     mean, covariance = wasserstein_barycentre(means, covariances, weights)
@@ -85,7 +85,7 @@ def test_a_barycentre_minimises_its_divergence(rule, divergence, seed):
 
 @pytest.mark.parametrize("rule", BARYCENTRES)
 @given(seed=st.integers(0, 2**32 - 1), clients=st.integers(1, 6), rotated=st.booleans())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_covariances_that_commute_have_the_barycentre_of_the_rule(rule, seed, clients, rotated):
     means, _, weights = federation(seed, clients, 5)
     rng = np.random.default_rng(seed)
@@ -105,7 +105,7 @@ def test_covariances_that_commute_have_the_barycentre_of_the_rule(rule, seed, cl
 
 @pytest.mark.parametrize("rule", BARYCENTRES)
 @given(seed=st.integers(0, 2**32 - 1), clients=st.integers(1, 5), size=st.integers(1, 8))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_order_is_irrelevant_equals_stay_and_the_order_of_traces_holds(rule, seed, clients, size):
     means, covariances, weights = federation(seed, clients, size)
     mean, covariance = BARYCENTRES[rule](means, covariances, weights)
@@ -131,7 +131,7 @@ def test_the_fixed_point_s_equation_holds_for_a_hundred_weights():
 
 
 @given(seed=st.integers(0, 99), size=st.integers(1, 9))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_triangle_is_its_symmetric_matrix(seed, size):
     (_, (matrix,), _) = federation(seed, 1, size)
     matrix = (matrix + matrix.T) / 2
@@ -145,7 +145,6 @@ def test_a_triangle_is_its_symmetric_matrix(seed, size):
     ridge=st.sampled_from([1e-3, 1.0]),
     scale=st.sampled_from([1e-4, 1.0, 1e4]),
 )
-@settings(max_examples=40, deadline=None)
 def test_with_a_ridge_no_eigenvalue_is_below_half_of_it(seed, size, ridge, scale):
     rng = np.random.default_rng(seed)
     matrix = torch.from_numpy(scale * rng.normal(size=(size, size)))

@@ -48,7 +48,7 @@ def found(rule, m, lv, w):
     clients=st.integers(1, 5),
     spread=st.sampled_from([0.0, 0.3, 2.0, 10.0]),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_it_has_the_moments_of_the_alpha_barycentre(root, seed, clients, spread):
     """By quadrature of (Σ w p^α)^{1/α}."""
     m, lv, w = federation(seed, clients, spread)
@@ -59,7 +59,7 @@ def test_it_has_the_moments_of_the_alpha_barycentre(root, seed, clients, spread)
 
 
 @given(seed=st.integers(0, 2**32 - 1), clients=st.integers(1, 8))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_at_one_it_is_the_forward_kl_barycentre(seed, clients):
     m, lv, w = federation(seed, clients, 3.0)
     np.testing.assert_allclose(found(rooted(1), m, lv, w), found("FKLB", m, lv, w), atol=1e-9)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.aggregation import RULES, aggregate_tensors
@@ -71,7 +71,6 @@ def by_hand(mixing, mean, std):
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
 @given(SEEDS, st.integers(3, 9), st.booleans(), st.sampled_from(["WB", "Median"]))
 def test_it_is_what_its_page_says_client_by_client(seed, clients, mixes, rule):
     mean, std = points(seed, clients, far=1)

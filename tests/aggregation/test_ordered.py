@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -16,7 +16,6 @@ from fedbary.aggregation.robust import ordered
         elements=st.floats(width=32),
     )
 )
-@settings(max_examples=100, deadline=None)
 def test_columns_are_those_of_a_sort_also_with_numbers_that_are_not_finite(stack):
     before = stack.copy()
     np.testing.assert_array_equal(np.stack(ordered(stack)), np.sort(stack, axis=0))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from linear_gaussian import double
 
@@ -22,7 +22,6 @@ def covariance(structure, held):
 
 @pytest.mark.parametrize("name", GROW)
 @given(seed=st.integers(0, 10**6), old=st.integers(1, 4), new=st.integers(1, 3), data=st.data())
-@settings(deadline=None)
 def test_marginals_are_the_old_posterior_and_the_prior_of_what_is_new(name, seed, old, new, data):
     probs, inputs = double(20, old, seed=seed).softmax(1), 3
     bent = torch.diag_embed(probs) - probs[:, :, None] * probs[:, None]

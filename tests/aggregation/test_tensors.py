@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.aggregation import RULES, aggregate, aggregate_tensors
@@ -40,7 +40,6 @@ def posteriors(draw):
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @given(clients=posteriors())
-@settings(max_examples=25, deadline=None)
 def test_a_generator_of_posteriors_aggregates_as_their_list_does(rule, clients):
     if rule == "MultiKrum" and len(clients) < 7:
         clients = clients[:1]

@@ -115,7 +115,7 @@ def test_clients_that_hold_nothing_out_are_not_asked_to_evaluate(tmp_path):
         assert "local_models" in line
 
 
-@pytest.mark.parametrize("rule", RULES if NIGHT else ["RKLB", "GAA", "MultiKrum"])
+@pytest.mark.parametrize("rule", RULES if NIGHT else ["GAA"])
 def test_every_rule_runs_and_the_first_round_is_its_aggregate(rule, tmp_path):
     chosen = settings(rule=rule, rounds=1, evaluate_clients=0)
     run_inline(chosen, tmp_path / "run")

@@ -5,7 +5,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.server_app.engine.inline import InlineGrid
@@ -50,7 +50,6 @@ def asked(grid):
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
 def test_bytes_that_cannot_be_read_are_an_error_of_their_client(data):
     def spoil(contents):
         key = data.draw(st.sampled_from(sorted(contents)))

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from every_method import OF_CLASSES, night, of_tables
-from hostile_site import run_with_a_hostile_site
+from hostile_site import killed_at, run_with_a_hostile_site
 from own_sites import cut
+from refusals import refused
 from runs_of import INLINE, rows
 
 import fedbary
@@ -116,16 +117,11 @@ def test_a_run_without_sets_says_so(tmp_path):
         trained.sets(trained.evaluation_examples())
 
 
-def test_a_run_that_was_cut_off_calibrates_what_it_would_have(tmp_path, monkeypatch):
+def test_a_run_that_was_cut_off_calibrates_what_it_would_have(tmp_path):
     run_inline(settings(), tmp_path / "whole")
 
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("fedbary.server_app.recorder.Recorder.finish", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run_inline(settings(), tmp_path / "run")
+    with killed_at("fedbary.server_app.recorder.Recorder.finish"):
+        run_inline(settings(), tmp_path / "run")
     (tmp_path / "run" / "conformal.json").unlink()
     run_inline(settings(resume="last"), tmp_path / "run")
     one, other = ((tmp_path / f / "conformal.json").read_bytes() for f in ("whole", "run"))
@@ -239,8 +235,7 @@ def test_without_any_histogram_the_run_ends_without_sets(tmp_path):
     ],
 )
 def test_sets_need_examples_that_nothing_else_has_used(words, named):
-    with pytest.raises(SettingError, match=named):
-        settings(**words)
+    refused(named, settings, **words)
 
 
 @pytest.mark.parametrize("name", ["conformal_score", "conformal_by"])
@@ -253,8 +248,7 @@ def test_what_makes_sets_is_refused_without_any(name):
 def test_a_damaged_file_is_one_line(content, run_with_sets, tmp_path):
     folder = shutil.copytree(run_with_sets, tmp_path / "run")
     (folder / "conformal.json").write_text(content)
-    with pytest.raises(SettingError, match=r"conformal\.json"):
-        fedbary.load(folder)
+    refused(r"conformal\.json", fedbary.load, folder)
 
 
 @pytest.fixture(scope="module")
@@ -319,13 +313,11 @@ def test_the_command_keeps_the_error_that_was_asked_for_or_says_what_it_takes(
 def test_confidence_needs_a_rate_and_held_out_examples(run_with_sets, scans, tmp_path):
     with pytest.raises(SettingError, match="--confidence: 0.9; expected only together"):
         predict(run_with_sets, scans, confidence=0.9)
-    with pytest.raises(SettingError, match="confidence"):
-        predict(run_with_sets, scans, error_rate=0.1, confidence=1.5)
+    refused("confidence", predict, run_with_sets, scans, error_rate=0.1, confidence=1.5)
     run_inline(settings(conformal="none", local_epochs=1), tmp_path / "plain")
     with pytest.raises(SettingError, match="confidence: 0.9; expected --held-out"):
         predict(tmp_path / "plain", scans, error_rate=0.1, confidence=0.9)
-    with pytest.raises(SettingError, match="conformal: 'none'"):
-        predict(tmp_path / "plain", scans, level=0.9)
+    refused("conformal: 'none'", predict, tmp_path / "plain", scans, level=0.9)
 
 
 def wards(folder, rows=240):
@@ -410,8 +402,7 @@ def test_sets_for_a_site_weigh_classes_as_it_has_them(tmp_path):
     ],
 )  # fmt: skip
 def test_rows_that_a_task_has_not_are_refused(words, allowed):
-    with pytest.raises(SettingError, match=allowed):
-        rows_of(**words)
+    refused(allowed, rows_of, **words)
 
 
 def test_a_column_without_levels_is_refused_before_the_first_round():

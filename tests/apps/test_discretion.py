@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from flwr.app import Message, MetricRecord, RecordDict
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from own_sites import cut
 from runs_of import SHORT
@@ -40,14 +40,12 @@ def refused(error, config):
     return str(caught.value)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.sampled_from(KINDS), st.text(), st.text())
 def test_of_an_error_of_any_library_the_kind_alone_is_told(kind, before, after):
     said = refused(kind(f"{before}{SECRET}{after}"), {"data-path": "/x.npz"})
     assert said == f"{kind.__name__}; the site's log says more"
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.sampled_from([PATH, f"{PATH}/a.png", f"{PATH}/a.png: row 3", "data-path", SECRET]))
 def test_of_a_bad_setting_what_is_expected_is_told(setting):
     said = refused(SettingError(setting, SECRET, "images of 1×8×8"), {"data-path": PATH})

@@ -187,7 +187,7 @@ def assert_graph_predicts(folder, file, scale, *samples):
     assert probs == pytest.approx(trained.predict(x, *samples).probs.numpy(), abs=1e-4)
 
 
-@night  # by day tests/tasks/test_backbones has a graph with a body
+@night  # by day the graph of point adapters, which has a body
 @pytest.mark.slow
 def test_the_graph_has_the_body(body, tmp_path):
     assert_graph_predicts(body[1], tmp_path / "model.onnx", 1, 3)

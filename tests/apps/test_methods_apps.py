@@ -22,6 +22,7 @@ from flwr.common.serde import (
 from flwr.proto.message_pb2 import Context as ProtoContext
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from hostile_site import cut_off
+from refusals import refused
 from runs_of import lines
 
 from fedbary import client_app
@@ -198,18 +199,15 @@ def test_a_model_of_the_other_kind_is_refused_before_the_start(name):
 )
 def test_rounds_that_do_not_do_for_a_method_are_refused_before_the_start(words, named, tmp_path):
     chosen = resolve({**QUICK, "output": str(tmp_path / "run"), **words})
-    with pytest.raises(SettingError, match=named):
-        validate_run(chosen, tmp_path / "run")
-    with pytest.raises(SettingError, match=named):
-        run_inline(chosen, tmp_path / "run")
+    refused(named, validate_run, chosen, tmp_path / "run")
+    refused(named, run_inline, chosen, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
     "name", [n for n, m in METHODS.items() if issubclass(m, ServerFactorMethod)]
 )
 def test_a_prior_that_does_not_act_is_refused_where_sites_need_one(name):
-    with pytest.raises(SettingError, match=f"kl_weight: 0.*above 0 for method={name}"):
-        resolve({"method": name, "kl_weight": 0})
+    refused(f"kl_weight: 0.*above 0 for method={name}", resolve, {"method": name, "kl_weight": 0})
 
 
 def test_a_temperature_of_other_predictions_is_refused():

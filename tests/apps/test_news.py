@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 from nodes import SMALL
 from runs_of import lines
@@ -62,7 +61,6 @@ def test_a_site_counts_from_when_its_numbers_are_not_those_of_its_last_run(tmp_p
     wanted=st.integers(1, 10**6),
     least=st.integers(2, 5),
 )
-@examples(max_examples=50, deadline=None)
 def test_fewer_sites_than_min_replies_start_no_run_whatever_they_claim(claims, wanted, least):
     chosen = CHOSEN.model_copy(update={"min_replies": least, "new_examples": wanted})
     members = [Member(n, f"site {n}", -1, 0, claim, 0, []) for n, claim in enumerate(claims)]

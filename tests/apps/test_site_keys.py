@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hostile_site import app_of
 from hypothesis import example, given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from nodes import KeyedGrid, settings
 from runs_of import lines
@@ -100,7 +99,6 @@ def test_two_that_claim_one_partition_are_both_named_in_the_log(caplog):
         max_size=6,
     ),
 )
-@hypothesis_settings(max_examples=40, deadline=None)
 def test_however_nodes_come_go_and_change_their_claims_no_two_hold_one(registered, steps):
     grid, roster = keyed(registered, [0, 1, 0, 1], round_timeout=0.01)
     everyone = list(grid.online)
@@ -134,7 +132,6 @@ THERE = st.lists(st.sets(st.integers(0, 3)), min_size=1, max_size=4)
 )
 @example(["x", "", "", ""], [0, 0, 1, 1], (1, 0, 2, 3), [{0}], [{1}])
 @example(["partition 0", "x", "", ""], [0, 0, 1, 1], (1, 0, 2, 3), [{0}], [{1}])
-@hypothesis_settings(max_examples=60, deadline=None)
 def test_what_was_a_key_s_before_a_resume_stays_its_own(registered, parts, anew, before, after):
     """Nodes have other ids then, and come in another order."""
     grid, roster = keyed(registered, parts, round_timeout=0.01)

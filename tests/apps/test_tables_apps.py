@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from runs_of import INLINE, lines, tensors
 from sklearn.linear_model import LogisticRegression
 
 from fedbary import client_app
 from fedbary.data.deal import Deal, evaluation_data, rows
 from fedbary.data.tables import load_labelled
-from fedbary.errors import SettingError
 from fedbary.launching.launch import validate_run
 from fedbary.scores.tables import score
 from fedbary.server_app import run
@@ -137,9 +137,7 @@ def test_sites_hold_files_of_their_own_with_text_and_one_that_does_not_fit_is_le
     ],
 )
 def test_what_does_not_fit_is_one_line(changes, said, tmp_path):
-    with pytest.raises(SettingError, match=said) as caught:
-        validate_run(settings(**changes), tmp_path / "run")
-    assert "\n" not in str(caught.value)
+    refused(said, lambda: validate_run(settings(**changes), tmp_path / "run"))
 
 
 def test_rows_of_another_file_are_tested_and_others_are_out_of_distribution(tmp_path):
@@ -167,5 +165,4 @@ def test_rows_of_another_file_are_tested_and_others_are_out_of_distribution(tmp_
 def test_foreign_rows_without_a_column_are_refused_before_the_run(tmp_path):
     np.savez(tmp_path / "far.npz", x=np.zeros((4, 2)))
     chosen = settings(ood_dataset=str(tmp_path / "far.npz"))
-    with pytest.raises(SettingError, match="missing"):
-        validate_run(chosen, tmp_path / "run")
+    refused("missing", validate_run, chosen, tmp_path / "run")

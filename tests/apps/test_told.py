@@ -9,13 +9,13 @@ from flwr.app import ConfigRecord
 from hypothesis import given
 from hypothesis import strategies as st
 from nodes import Grid
+from refusals import refused
 from runs_of import SHORT, tensors
 
 from fedbary import client_app
 from fedbary.client_app.answers import require_same_app
 from fedbary.client_app.node import Node
 from fedbary.data.deal import training_data
-from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.inference import PosteriorParameters
 from fedbary.predictive.regression import RegressionStandardiser
@@ -33,8 +33,7 @@ def test_a_client_that_runs_other_code_of_fedbary_says_so_and_sends_nothing():
     """Trap: Ray's workers imported fedbary from the folder where the SuperLink was started."""
     require_same_app({APP_KEY: app_digest()})
     require_same_app({})  # a question after the first
-    with pytest.raises(SettingError, match="code of fedbary.*SuperLink"):
-        require_same_app({APP_KEY: "0" * 16})
+    refused("code of fedbary.*SuperLink", require_same_app, {APP_KEY: "0" * 16})
 
 
 class Heard(Grid):
@@ -146,13 +145,11 @@ def test_a_client_s_share_is_of_all_clients_not_of_those_that_train(tmp_path, mo
 
 @pytest.mark.parametrize("value", ["shares", "nan", "inf", -0.1, ""])
 def test_other_words_and_numbers_are_refused(value):
-    with pytest.raises(SettingError, match="kl_weight.*share, or a number from 0 up"):
-        resolve({"kl_weight": value})
+    refused("kl_weight.*share, or a number from 0 up", resolve, {"kl_weight": value})
 
 
 def test_a_method_that_counts_the_prior_itself_does_not_take_it():
-    with pytest.raises(SettingError, match="kl_weight.*PVI"):
-        resolve({"method": "PVI", "kl_weight": "share"})
+    refused("kl_weight.*PVI", resolve, {"method": "PVI", "kl_weight": "share"})
 
 
 def test_a_claim_that_max_weight_ratio_bounds_leaves_the_others_their_shares():

@@ -9,10 +9,10 @@ import hypothesis.strategies as st
 import pytest
 import typer
 from hypothesis import given
+from refusals import refused
 
 from fedbary import __version__
 from fedbary.commands.cli import TAKE_SETTINGS, app, main
-from fedbary.errors import SettingError
 from fedbary.launching.superlink import to_toml
 from fedbary.report.report import write_report
 from fedbary.settings.config import resolve
@@ -76,14 +76,12 @@ def test_a_misspelt_option_gets_the_nearest(monkeypatch, capsys):
 
 
 def test_a_table_for_images_is_told_of_the_task():
-    with pytest.raises(SettingError, match="dataset: 'mine.csv'; .* needs task=regression"):
-        resolve({"dataset": "mine.csv"})
+    refused("dataset: 'mine.csv'; .* needs task=regression", resolve, {"dataset": "mine.csv"})
 
 
 def test_a_report_on_a_run_that_is_not_whole_says_so(tmp_path):
     (tmp_path / "metrics.jsonl").touch()
-    with pytest.raises(SettingError, match="the folder of a run that has ended"):
-        write_report(tmp_path)
+    refused("the folder of a run that has ended", write_report, tmp_path)
 
 
 @pytest.mark.parametrize("ignored", [True, False])

@@ -1,9 +1,8 @@
 """Corrupted images are what their names say, more so with every strength, and the same again."""
 
-import json
-
 import pytest
 import torch
+from runs_of import lines
 
 from fedbary.data.batches import (
     CONTRAST,
@@ -53,8 +52,7 @@ def test_a_run_is_scored_on_them_after_its_last_round(tmp_path):
         "bayesian_layers": 1, "rounds": 2, "corruptions": True,
     })  # fmt: skip
     run_inline(chosen, tmp_path / "run")
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    before, last = map(json.loads, lines[1:])
+    before, last = lines(tmp_path / "run")[1:]
     assert "corrupted" not in before
     found = last["corrupted"]
     assert found.keys() == CORRUPTIONS.keys()

@@ -4,11 +4,11 @@ import gzip
 import re
 
 import pytest
+from refusals import refused
 
 from fedbary.data.formats import _folder, csv
 from fedbary.data.forms import source_of
 from fedbary.data.readers import Reading
-from fedbary.errors import SettingError
 
 
 def read(format_, path):
@@ -23,17 +23,13 @@ def read(format_, path):
         ("a,é\n1,2\n".encode("latin-1"), "'other bytes'; expected a table of text in UTF-8"),
         ("a,y\n1,2\n".encode("utf-16-le"), "'other bytes'; expected a table of text in UTF-8"),
         (b"sep=;\na;y\n1;2\n", "the first line: 'sep=;'; expected the names of the columns there"),
-        (
-            gzip.compress(b"a,y\n" + b"1,2\n" * 99, mtime=0)[:-9],
-            "expected a table, a line a row",
-        ),
+        (gzip.compress(b"a,y\n" + b"1,2\n" * 99, mtime=0)[:-9], "expected a table, a line a row"),
     ],
 )
 def test_a_csv_file_that_is_none(content, said, tmp_path):
     path = tmp_path / ("t.csv.gz" if content.startswith(b"\x1f\x8b") else "t.csv")
     path.write_bytes(content)
-    with pytest.raises(SettingError, match=re.escape(said)):
-        read(csv, path)
+    refused(re.escape(said), read, csv, path)
 
 
 def test_names_may_be_quoted_and_begin_with_a_mark(tmp_path):
@@ -42,5 +38,4 @@ def test_names_may_be_quoted_and_begin_with_a_mark(tmp_path):
 
 
 def test_a_folder_that_holds_no_table(tmp_path):
-    with pytest.raises(SettingError, match="'a folder without data.txt'; expected a table's file"):
-        read(_folder, tmp_path)
+    refused("'a folder without data.txt'; expected a table's file", read, _folder, tmp_path)

@@ -6,7 +6,7 @@ import operator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.data.deal import (
@@ -33,7 +33,6 @@ def numbered(counts):
     return encode(held, Layout((("row", ()),), tuple(str(c) for c in range(len(counts)))))
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     counts=st.lists(st.integers(20, 60), min_size=2, max_size=4),
     scheme=st.sampled_from(PARTITIONS),

@@ -6,7 +6,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
+from refusals import refused
 
 from fedbary.data.deal import Deal, Shard, client_shard, trained_rows
 from fedbary.data.digest import digest_of, row_hashes
@@ -43,8 +44,7 @@ def test_any_exchange_of_rows_is_another_order(one, other):
     ],
 )
 def test_what_is_different_is_said_in_one_line(now, said):
-    with pytest.raises(SettingError, match=f"d'; expected the data .* with: {said}"):
-        digest().require_same(now(), "d")
+    refused(f"d'; expected the data .* with: {said}", lambda: digest().require_same(now(), "d"))
 
 
 def test_what_was_trained_on_is_known_in_any_order_and_nothing_else_is():
@@ -65,8 +65,7 @@ def test_missing_values_have_no_range():
 
 def test_scored_data_are_known():
     digest().require_scored(X[:4], Y[:4], "d")
-    with pytest.raises(SettingError, match="some may have been trained on"):
-        digest().require_scored(X[1:5], Y[1:5], "d")
+    refused("some may have been trained on", lambda: digest().require_scored(X[1:5], Y[1:5], "d"))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
@@ -87,13 +86,12 @@ def test_a_digest_is_what_it_was_after_it_was_kept(tmp_path):
     kept.require_same(digest(), "d")
     assert kept.said == digest().said and torch.equal(kept.trained, digest().trained)
     (tmp_path / DATA).write_bytes(b"{}")
-    with pytest.raises(SettingError, match="data.json, data-rows"):
-        read_digest(tmp_path)
+    refused("data.json, data-rows", read_digest, tmp_path)
     (tmp_path / ROWS).unlink()
     assert read_digest(tmp_path) is None
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(st.sampled_from([0.0, 0.1, 0.5]), st.integers(1, 5), st.sampled_from([0.0, 0.2]))
 def test_the_rows_that_are_trained_on_are_those_of_the_shards(holdout, clients, kept):
     x = torch.arange(200.0).view(-1, 1, 1, 1)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refused
 
 from fedbary.data.image_examples import own_data, own_notes, read_images
 from fedbary.data.image_folder import contents
@@ -81,8 +82,7 @@ def test_parts_are_said_apart_and_a_third_is_not_read(folder, tmp_path):
 def test_a_class_without_a_picture_is_refused_with_what_is_there(folder):
     (folder / "three").mkdir()
     (folder / "three" / "a.heic").touch()
-    with pytest.raises(SettingError, match="three: 'no image; 1 .heic not read'"):
-        load(str(folder), folder, False)
+    refused("three: 'no image; 1 .heic not read'", load, str(folder), folder, False)
 
 
 @pytest.mark.parametrize("shape", [None, (3, 8, 8)])
@@ -114,8 +114,7 @@ def test_a_name_is_one_name_in_every_form_of_unicode(tmp_path):
     assert own_data(str(tmp_path / "p"), layout)[1].tolist() == [0, 0, 1, 1]
     assert read_images(tmp_path / "p", layout).y.tolist() == [0, 0, 1, 1]
     picture(tmp_path / "p" / "Bär" / "0.png")
-    with pytest.raises(SettingError, match="two folders Bär"):
-        load(f"{tmp_path}/p/", tmp_path, False)
+    refused("two folders Bär", load, f"{tmp_path}/p/", tmp_path, False)
 
 
 def test_names_that_are_not_in_utf8_are_refused_of_classes_and_escaped_of_files(tmp_path):
@@ -125,8 +124,7 @@ def test_names_that_are_not_in_utf8_are_refused_of_classes_and_escaped_of_files(
     found = read_images(tmp_path / "p", ImageLayout((3, 8, 8), ("a", "b")))
     assert [name for name in found.names if "B" in name] == ["a/B\\udce4r.png", "b/B\\udce4r.png"]
     picture(tmp_path / "p" / "K\udcfche" / "0.png")
-    with pytest.raises(SettingError, match=r"K\\+udcfche.*in UTF-8"):
-        load(f"{tmp_path}/p/", tmp_path, False)
+    refused(r"K\\+udcfche.*in UTF-8", load, f"{tmp_path}/p/", tmp_path, False)
 
 
 def test_folders_that_are_linked_in_a_circle_end(folder):

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from PIL import Image, ImageFile
 
 from fedbary.data.batches import scale_pixels
@@ -23,9 +23,6 @@ from fedbary.data.tables import load as load_table
 from fedbary.errors import SettingError
 
 TASK = ImageLayout((1, 8, 8), ("0", "1"))
-QUICK = settings(
-    max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 8), np.uint8)
 LABELS = np.arange(6) % 2
 CHECKSUM = 4
@@ -112,7 +109,6 @@ PLACES, VALUES = st.lists(st.integers(0, 10**6), max_size=4), st.binary(min_size
 
 
 @pytest.mark.slow
-@QUICK
 @given(st.sampled_from(sorted(set(FORMATS) - {"AVIF"})), PLACES, VALUES, st.integers(0, 3000))
 def test_images_with_random_bytes_are_read_or_refused(tmp_path, kind, places, values, length):
     file = tmp_path / "x.png"
@@ -121,7 +117,6 @@ def test_images_with_random_bytes_are_read_or_refused(tmp_path, kind, places, va
 
 
 @pytest.mark.slow
-@QUICK
 @given(PLACES, VALUES, st.integers(0, 3000))
 def test_npz_files_with_random_bytes_are_read_or_refused(tmp_path, places, values, length):
     file = tmp_path / "x.npz"

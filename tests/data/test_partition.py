@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.data.partition import PARTITIONS, partition, split_holdout
@@ -18,7 +18,6 @@ LABELS.flags.writeable = False
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(
     scheme=st.sampled_from(PARTITIONS),
     clients=st.integers(1, 20),

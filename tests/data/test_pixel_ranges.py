@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from fedbary.data.image_examples import own_data, read_images
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import load
-from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.tasks._images import compared
 from fedbary.trained.run import Trained
@@ -23,11 +23,6 @@ def pixels(most, dtype=np.uint8):
     x = CHANCE.integers(0, most + 1, (12, 8, 8))
     x[0, 0, 0] = most
     return x.astype(dtype)
-
-
-def refused(match, read, *arguments):
-    with pytest.raises(SettingError, match=match):
-        read(*arguments)
 
 
 @pytest.mark.parametrize("most", [1, 2, 9, 15, 16])

@@ -5,6 +5,7 @@ import pytest
 import torch
 from own_sites import cut
 from PIL import Image
+from refusals import refused
 from runs_of import lines
 from safetensors.torch import load_file
 
@@ -12,7 +13,7 @@ from fedbary import client_app
 from fedbary.data.image_examples import own_data
 from fedbary.data.image_layout import ImageLayout, parse_classes, parse_shape
 from fedbary.data.sites import Site, site_from
-from fedbary.errors import RunError, SettingError
+from fedbary.errors import RunError
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
@@ -66,36 +67,28 @@ def spoilt(change, files, folder):
     ],
 )
 def test_data_that_do_not_fit_are_refused_in_one_line(change, message, files, tmp_path):
-    with pytest.raises(SettingError, match=message):
-        own_data(str(spoilt(change, files, tmp_path)), TASK)
+    refused(message, lambda: own_data(str(spoilt(change, files, tmp_path)), TASK))
 
 
 def test_folders_that_do_not_fit_are_refused_in_one_line(tmp_path):
     (tmp_path / "cat").mkdir()
-    with pytest.raises(SettingError, match=r"'cat';.*folders named 0, 1"):
-        own_data(str(tmp_path), TASK)
+    refused(r"'cat';.*folders named 0, 1", own_data, str(tmp_path), TASK)
     (tmp_path / "cat").rename(tmp_path / "3")
-    with pytest.raises(SettingError, match="no image"):
-        own_data(str(tmp_path), TASK)
+    refused("no image", own_data, str(tmp_path), TASK)
     Image.fromarray(np.zeros((9, 8), np.uint8)).save(tmp_path / "3" / "x.png")
-    with pytest.raises(SettingError, match=r"x.png: '9×8 pixels';.*8×8, which the model takes"):
-        own_data(str(tmp_path), TASK)
+    refused(r"x.png: '9×8 pixels';.*8×8, which the model takes", own_data, str(tmp_path), TASK)
     (tmp_path / "3" / "x.png").write_bytes(b"none")
-    with pytest.raises(SettingError, match=r"x.png: .*; expected an image"):
-        own_data(str(tmp_path), TASK)
+    refused(r"x.png: .*; expected an image", own_data, str(tmp_path), TASK)
     Image.fromarray(np.full((8, 8), 1000, np.uint16)).save(tmp_path / "3" / "x.png")
-    with pytest.raises(SettingError, match=r"x.png: 'pixels of mode I;16';.*8 bits a channel"):
-        own_data(str(tmp_path), TASK)
-    with pytest.raises(SettingError, match="there is none"):
-        own_data(str(tmp_path / "absent"), TASK)
+    refused(r"x.png: 'pixels of mode I;16';.*8 bits a channel", own_data, str(tmp_path), TASK)
+    refused("there is none", own_data, str(tmp_path / "absent"), TASK)
 
 
 def test_a_site_s_pictures_take_the_federation_s_size_where_the_settings_say_so(tmp_path):
     (tmp_path / "3").mkdir()
     for side, name in ((9, "a.png"), (30, "b.jpg"), (8, "c.bmp")):
         Image.fromarray(np.full((side, 12, 3), 70, np.uint8)).save(tmp_path / "3" / name)
-    with pytest.raises(SettingError, match="a.png: '9×12 pixels; refused.*resize=crop, pad"):
-        own_data(str(tmp_path), TASK)
+    refused("a.png: '9×12 pixels; refused.*resize=crop, pad", own_data, str(tmp_path), TASK)
     x, y = own_data(str(tmp_path), TASK, "crop")
     assert x.shape == (3, 1, 8, 8) and y.tolist() == [3, 3, 3] and (x.int() - 70).abs().max() <= 1
 
@@ -121,27 +114,23 @@ def test_what_a_node_config_may_say():
     ],
 )
 def test_node_configs_that_say_too_little(config, message):
-    with pytest.raises(SettingError, match=message):
-        site_from(config)
+    refused(message, site_from, config)
 
 
 @pytest.mark.parametrize("text", ["28x28", "2x28x28", "1x4x28", "1x28x10000", ""])
 def test_shapes_that_are_none(text):
-    with pytest.raises(SettingError, match="input_shape"):
-        parse_shape(text)
+    refused("input_shape", parse_shape, text)
 
 
 @pytest.mark.parametrize("text", ["1", "a", "a,a", "a,,b", ""])
 def test_classes_that_are_none(text):
-    with pytest.raises(SettingError, match="classes"):
-        parse_classes(text)
+    refused("classes", parse_classes, text)
 
 
 def test_settings_without_a_data_set_need_classes_and_shape():
     assert resolve(OWN).classes == "10"
     for key in ("classes", "input_shape"):
-        with pytest.raises(SettingError, match=f"{key}: 'auto'"):
-            resolve({**OWN, key: "auto"})
+        refused(f"{key}: 'auto'", resolve, {**OWN, key: "auto"})
 
 
 def federation(chosen, paths):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -25,7 +25,6 @@ def two_queries(shards):
     return pooled(shards, pooled(shards).mean)
 
 
-@settings(deadline=None)
 @given(arrays(np.int32, (40, 3), elements=st.integers(-(2**20), 2**20)), cuts)
 def test_sums_of_whole_numbers_are_exactly_the_pooled_ones(values, at):
     whole = torch.from_numpy(values).double()
@@ -35,11 +34,8 @@ def test_sums_of_whole_numbers_are_exactly_the_pooled_ones(values, at):
         assert torch.equal(getattr(of_clients, part), getattr(of_all, part))
 
 
-@settings(deadline=None)
 @given(
-    arrays(np.float64, (40, 2), elements=st.floats(-10, 10, width=32)),
-    cuts,
-    st.floats(-1e9, 1e9),
+    arrays(np.float64, (40, 2), elements=st.floats(-10, 10, width=32)), cuts, st.floats(-1e9, 1e9)
 )
 def test_two_queries_give_the_two_pass_statistics_at_any_offset(values, at, offset):
     columns = torch.from_numpy(values + offset)

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refused
 
 from fedbary.data.tables import Choice, load, load_labelled, read_rows
 from fedbary.errors import SettingError
@@ -58,16 +59,14 @@ def test_a_data_set_s_test_part_is_a_prescribed_split_and_its_classes_have_names
     held = load_labelled("hf:d", tmp_path, "kind")
     assert held.layout.classes == ("no", "yes") and held.y.tolist() == [0, 1, 1, 0, 1]
     assert held.split(0).train.tolist() == [0, 1, 2, 3] and held.split(0).test.tolist() == [4]
-    with pytest.raises(SettingError, match="split: 1"):
-        held.split(1)
+    refused("split: 1", held.split, 1)
 
 
 def test_a_number_beyond_the_named_classes_is_refused_with_its_row(tmp_path):
     kinds = {"a": datasets.Value("int64"), "kind": datasets.ClassLabel(names=["no", "yes"])}
     plain = datasets.Dataset.from_dict({"a": [1, 2, 3], "kind": [0, 1, 5]})
     plain.cast(datasets.Features(kinds)).save_to_disk(tmp_path / "d")
-    with pytest.raises(SettingError, match="row 3, kind: 5; expected 0 to 1: no, yes"):
-        load_labelled("hf:d", tmp_path, "kind")
+    refused("row 3, kind: 5; expected 0 to 1: no, yes", load_labelled, "hf:d", tmp_path, "kind")
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -98,8 +97,7 @@ def test_a_function_of_one_s_own_returns_a_dataframe(tmp_path):
         ("own_data:absent", "can be imported"),
         ("own_data:fails", "RuntimeError: no disk"),
     ):
-        with pytest.raises(SettingError, match=match):
-            load(name, tmp_path, "age")
+        refused(match, load, name, tmp_path, "age")
 
 
 def test_examples_are_read_from_parquet_too(folder):
@@ -126,15 +124,13 @@ def test_examples_are_read_from_parquet_too(folder):
 )
 def test_parquet_that_does_not_fit_is_refused_in_one_line(change, match, tmp_path):
     change(ROWS).to_parquet(tmp_path / "bad.parquet")
-    with pytest.raises(SettingError, match=match):
-        load_labelled("bad.parquet", tmp_path, "outcome")
+    refused(match, load_labelled, "bad.parquet", tmp_path, "outcome")
 
 
 def test_what_is_neither_number_nor_text_may_stand_in_columns_that_are_not_used(tmp_path):
     odd = ROWS.assign(when=pd.Timestamp("2026"), scan=[[1.0]] * 40)
     odd.to_parquet(tmp_path / "odd.parquet")
-    with pytest.raises(SettingError, match="feature 'when': 'datetime64"):
-        load_labelled("odd.parquet", tmp_path, "outcome")
+    refused("feature 'when': 'datetime64", load_labelled, "odd.parquet", tmp_path, "outcome")
     choice = Choice(leave_out=("when", "scan"))
     held = load_labelled("odd.parquet", tmp_path, "outcome", choice=choice)
     ROWS.to_parquet(tmp_path / "plain.parquet")
@@ -145,17 +141,14 @@ def test_what_is_neither_number_nor_text_may_stand_in_columns_that_are_not_used(
     assert set(read_rows(tmp_path / "odd.parquet", "outcome", plain.layout).unused) == {
         "when", "scan",
     }  # fmt: skip
-    with pytest.raises(SettingError, match="target: 'datetime64"):
-        load("odd.parquet", tmp_path, "when")
+    refused("target: 'datetime64", load, "odd.parquet", tmp_path, "when")
 
 
 def test_files_that_are_no_parquet_and_a_missing_extra(tmp_path, monkeypatch):
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
-    with pytest.raises(SettingError, match="bad.parquet: .*; expected a Parquet file"):
-        load("bad.parquet", tmp_path, "y")
+    refused("bad.parquet: .*; expected a Parquet file", load, "bad.parquet", tmp_path, "y")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(SettingError, match=r"pip install 'fedbary\[parquet\]'"):
-        load("bad.parquet", tmp_path, "z")
+    refused(r"pip install 'fedbary\[parquet\]'", load, "bad.parquet", tmp_path, "z")
 
 
 def test_a_site_s_parquet_without_a_column_of_the_federation_is_refused(folder):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from fedbary.data.tables import load
 from fedbary.errors import SettingError
@@ -23,11 +24,6 @@ def write_uci(
         (folder / f"index_train_{i}.txt").write_text(train)
         (folder / f"index_test_{i}.txt").write_text(test)
     return str(folder)
-
-
-def refused(*arguments, match, **more):
-    with pytest.raises(SettingError, match=match):
-        load(*arguments, **more)
 
 
 # --- names and splits --------------------------------------------------------------------------
@@ -59,7 +55,7 @@ def test_splits_that_none_prescribes_are_random_tenths(tmp_path):
 @pytest.mark.parametrize("name", ["yacht", "", "_csv", "mine.txt", "none.csv", "none.npz"])
 def test_unknown_name_says_what_is_taken(name, tmp_path):
     (tmp_path / "mine.txt").write_text("1 2\n")
-    refused(name, tmp_path, match=r"dataset: .*diabetes, the path of a .csv")
+    refused(r"dataset: .*diabetes, the path of a .csv", load, name, tmp_path)
 
 
 # --- UCI folders -------------------------------------------------------------------------------
@@ -109,14 +105,14 @@ def test_uci_folder_is_read_as_its_index_files_say(tmp_path):
 )
 def test_broken_folder_is_refused_in_a_line(broken, match, tmp_path):
     path = write_uci(tmp_path / "set", **{"data": "1 2 3\n4 5 6\n7 8 9\n", **broken})
-    refused(path, tmp_path, match=match)
+    refused(match, load, path, tmp_path)
 
 
 @pytest.mark.parametrize("missing", ["data.txt", "index_target.txt", "index_test_0.txt"])
 def test_folder_without_a_file_is_refused(missing, tmp_path):
     path = write_uci(tmp_path / "set", "1 2 3\n4 5 6\n7 8 9\n")
     (tmp_path / "set" / missing).unlink()
-    refused(path, tmp_path, match=missing)
+    refused(missing, load, path, tmp_path)
 
 
 def test_constant_features_are_dropped_with_a_warning(tmp_path):
@@ -146,7 +142,7 @@ def test_csv_with_a_named_target(tmp_path):
 )
 def test_broken_csv_is_refused_in_a_line(text, match, tmp_path):
     (tmp_path / "mine.csv").write_text(text)
-    refused(str(tmp_path / "mine.csv"), tmp_path, target="y", match=match)
+    refused(match, load, str(tmp_path / "mine.csv"), tmp_path, target="y")
 
 
 # --- .npz --------------------------------------------------------------------------------------
@@ -181,4 +177,4 @@ def test_npz_with_and_without_a_split(tmp_path):
 )
 def test_broken_npz_is_refused_in_a_line(arrays, match, tmp_path):
     np.savez(tmp_path / "mine.npz", **arrays)
-    refused("mine.npz", tmp_path, match=match)
+    refused(match, load, "mine.npz", tmp_path)

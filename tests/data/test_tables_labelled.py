@@ -5,8 +5,9 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from tables_added import added_to_tables
 
 from fedbary.data.frame import frame
@@ -20,11 +21,6 @@ CSV = "age,sex,outcome\n61,male,died\n45.5,female,lived\n7e1, male ,lived\n"
 def written(tmp_path, text, name="mine.csv"):
     (tmp_path / name).write_text(text)
     return str(tmp_path / name)
-
-
-def refused(*arguments, match, **more):
-    with pytest.raises(SettingError, match=match):
-        load_labelled(*arguments, **more)
 
 
 # --- what is read ------------------------------------------------------------------------------
@@ -44,7 +40,7 @@ def test_sets_are_known_by_what_they_can_be(tmp_path):
     assert "diabetes" in names() and "diabetes" not in names("read_labelled")
     with pytest.raises(SettingError, match="dataset: 'breast_cancer'.*diabetes"):
         load("breast_cancer", tmp_path)
-    refused("diabetes", tmp_path, match="dataset: 'diabetes'.*breast_cancer")
+    refused("dataset: 'diabetes'.*breast_cancer", load_labelled, "diabetes", tmp_path)
 
 
 def test_new_set_is_one_file(tmp_path, monkeypatch):
@@ -73,16 +69,16 @@ def test_named_classes_set_their_order(tmp_path):
     table = load_labelled(written(tmp_path, CSV), tmp_path, "outcome", ("lived", "moved", "died"))
     assert table.y.tolist() == [2, 0, 0]
     refused(
+        "row 1, target: 'died'",
+        load_labelled,
         written(tmp_path, CSV),
         tmp_path,
         "outcome",
         ("lived", "moved"),
-        match="row 1, target: 'died'",
     )
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(st.lists(st.integers(-5, 120), min_size=2, max_size=30).filter(lambda y: len(set(y)) > 1))
 def test_whole_numbers_are_classes_by_size_however_they_are_written(y):
     x = {"x": np.arange(len(y))}
@@ -133,7 +129,13 @@ def test_a_missing_value_is_refused_by_row_and_column(cell, column, tmp_path):
     row = {"age": "61", "sex": "male", "outcome": "died", column: cell}
     path = written(tmp_path, CSV + ",".join(row.values()) + "\n")
     where = "target" if column == "outcome" else f"feature '{column}'"
-    refused(path, tmp_path, "outcome", match=f"row 4, {where}: .*fill the cell, or leave the row")
+    refused(
+        f"row 4, {where}: .*fill the cell, or leave the row",
+        load_labelled,
+        path,
+        tmp_path,
+        "outcome",
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,16 +155,17 @@ def test_a_missing_value_is_refused_by_row_and_column(cell, column, tmp_path):
     ],
 )
 def test_broken_csv_is_refused_in_a_line(text, match, tmp_path):
-    refused(written(tmp_path, text), tmp_path, "y", match=match)
+    refused(match, load_labelled, written(tmp_path, text), tmp_path, "y")
 
 
 def test_a_price_is_no_class(tmp_path):
     rows = [f"{i % 7},{i}\n" for i in range(MAX_CLASSES + 1)]
     refused(
+        "101 different values.*task=regression",
+        load_labelled,
         written(tmp_path, "a,y\n" + "".join(rows), "prices.csv"),
         tmp_path,
         "y",
-        match="101 different values.*task=regression",
     )
 
 
@@ -182,7 +185,7 @@ def test_a_price_is_no_class(tmp_path):
 )
 def test_broken_npz_is_refused_in_a_line(arrays, match, tmp_path):
     np.savez(tmp_path / "mine.npz", **arrays)
-    refused("mine.npz", tmp_path, match=match)
+    refused(match, load_labelled, "mine.npz", tmp_path)
 
 
 # --- a site's own data, by the federation's layout ----------------------------------------------
@@ -194,7 +197,6 @@ columns = st.lists(
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(columns.map(tuple), st.lists(st.text(min_size=1), min_size=2, max_size=3).map(tuple))
 def test_a_layout_survives_its_journey(columns, classes):
     layout = Layout(columns, classes)
@@ -226,7 +228,9 @@ def test_a_site_is_coded_as_the_server_is(tmp_path):
 )
 def test_a_site_that_does_not_fit_is_refused(own, match, tmp_path):
     layout = load_labelled(written(tmp_path, CSV), tmp_path, "outcome").layout
-    refused(written(tmp_path, own, "own.csv"), tmp_path, "outcome", layout=layout, match=match)
+    refused(
+        match, load_labelled, written(tmp_path, own, "own.csv"), tmp_path, "outcome", layout=layout
+    )
 
 
 def test_a_site_s_rows_of_unknown_levels_are_left_out_and_counted(tmp_path):
@@ -240,7 +244,6 @@ def test_a_site_s_rows_of_unknown_levels_are_left_out_and_counted(tmp_path):
 # --- splits ------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=4, max_size=80), st.integers(0, 5))
 def test_every_class_of_two_rows_is_trained_on_and_tested(y, number):
     held = frame("rows", {"x": np.arange(len(y))}, np.array(y))

@@ -6,16 +6,15 @@ import struct
 
 import numpy as np
 import pytest
-from image_files import RNG, SHAPE, pictures, refused, small
+from image_files import RNG, SHAPE, pictures, small
+from refusals import refused
 
 from fedbary.data.images import load
-from fedbary.errors import SettingError
 
 
 @pytest.mark.parametrize("name", ["fashionmnist", "cifar10", "svhn"])
 def test_absent_and_no_download(name, tmp_path):
-    with pytest.raises(SettingError, match=f"data_dir: .*{name}.npz .*download=true"):
-        load(name, tmp_path / "empty", False)
+    refused(f"data_dir: .*{name}.npz .*download=true", load, name, tmp_path / "empty", False)
 
 
 @pytest.mark.parametrize("name", ["fashionmnist", "cifar10", "svhn"])
@@ -24,8 +23,7 @@ def test_absent_and_no_network(name, tmp_path, monkeypatch):
         raise OSError("network is unreachable")
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
-    with pytest.raises(SettingError, match="data_dir: .*download=true and a network"):
-        load(name, tmp_path, True)
+    refused("data_dir: .*download=true and a network", load, name, tmp_path, True)
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -74,8 +72,7 @@ def test_fashionmnist_cut_short(tmp_path):
     raw.mkdir(parents=True)
     for file in FASHION_FILES.values():
         (raw / file).write_bytes(idx(np.zeros((4, 28, 28), np.uint8))[:-5])
-    with pytest.raises(SettingError, match="data_dir: .*fashionmnist"):
-        load("fashionmnist", tmp_path, False)
+    refused("data_dir: .*fashionmnist", load, "fashionmnist", tmp_path, False)
 
 
 def test_svhn_from_mat_files(tmp_path, monkeypatch):
@@ -168,4 +165,4 @@ def test_a_set_of_several_names_which(tmp_path):
     ],
 )
 def test_torchvision_s_sets_that_cannot_be_had(name, message, tmp_path):
-    refused(message, name, tmp_path, False)
+    refused(message, load, name, tmp_path, False)

@@ -60,7 +60,7 @@ def least_progress(honest, fraction):
 
 
 @pytest.mark.slow
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(0, 10**6), st.floats(0.2, 1))
 def test_three_who_know_mixing_hold_seven_up_and_do_not_turn_them_back(seed, noise):
     """Nor if one in ten is reckoned with, not three, though then they hold them up more."""

@@ -7,14 +7,7 @@ from safetensors.torch import load_file
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from findings.truth.federation import Federation
-from findings.truth.posterior import (
-    Softmax,
-    effective_size,
-    laplace,
-    next_draw,
-    predictive,
-    sample,
-)
+from findings.truth.posterior import Softmax, effective_size, laplace, next_draw, predictive, sample
 
 WORDS = {
     "engine": "inline", "device": "cpu", "pictures": False, "train_fraction": 0.1, "clients": 3,

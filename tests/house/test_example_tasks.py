@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import settings as tries
 from hypothesis import strategies as st
 from processes import ran
 from runs_of import SHORT
@@ -158,7 +157,6 @@ def test_a_mask_is_dealt_by_its_largest_object():
     assert example("segmentation").most_seen(masks).tolist() == [0, 2, 1, 3]
 
 
-@tries(deadline=None)
 @given(seeds, st.integers(2, 5), st.integers(1, 4), st.floats(0, 1))
 def test_the_mean_iou_is_scikit_learn_s_over_classes_that_are_there(rng, classes, n, right):
     labels = rng.integers(0, rng.integers(1, classes + 1), (n, 3, 4))
@@ -169,7 +167,6 @@ def test_the_mean_iou_is_scikit_learn_s_over_classes_that_are_there(rng, classes
     assert result == pytest.approx(expected)
 
 
-@tries(deadline=None)
 @given(seeds, st.integers(1, 4), st.integers(1, 12), st.floats(0, 1))
 def test_f1_and_auroc_are_scikit_learn_s_over_labels_that_have_them(rng, labels, n, share):
     y, probs = (rng.random((n, labels)) < share).astype(int), rng.integers(0, 5, (n, labels)) / 4

@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp.client_app import ClientAppException
 from flwr.simulation.ray_transport.ray_actor import VirtualClientEngineActor
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import RayTaskError
 from strategies_replies import metadata
@@ -20,7 +20,6 @@ def is_a_line(text):
     return len(text) <= LONGEST and text.isprintable() and len(text.splitlines()) <= 1
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(categories=None), max_size=3 * LONGEST), st.integers(1, 50))
 def test_whatever_is_written_is_shown_as_one_short_printable_line(text, times):
     assert is_a_line(shown(text * times))
@@ -28,7 +27,6 @@ def test_whatever_is_written_is_shown_as_one_short_printable_line(text, times):
     shown(text * times).encode()
 
 
-@settings(deadline=None)
 @given(st.text(max_size=LONGEST))
 def test_a_short_printable_line_is_shown_as_it_is(text):
     line = " ".join(text.split())
@@ -40,7 +38,6 @@ def test_of_a_long_text_beginning_and_end_are_shown():
     assert said.startswith("who it is: x") and said.endswith(r" \x1b[2Jwhy")
 
 
-@settings(deadline=None)
 @given(st.text(max_size=3 * LONGEST))
 def test_of_an_error_of_a_real_site_kind_and_message_are_shown(text):
     error = SettingError("data_dir", text, "a folder")

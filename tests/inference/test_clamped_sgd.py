@@ -96,7 +96,7 @@ def test_round_for_round_a_client_follows_the_recursion_until_it_passes_the_clam
     assert len(log_vars(model).unique()) == 4
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     start=st.floats(-30, 30),
     kl_weight=st.floats(0.01, 100),

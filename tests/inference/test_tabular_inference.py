@@ -7,7 +7,7 @@ import operator
 import numpy as np
 import pytest
 import torch
-from every_method import NIGHT, night
+from every_method import NIGHT
 from known_posteriors import OF_ANY_NETWORK
 from scipy.optimize import minimize
 from torch import Generator
@@ -100,27 +100,6 @@ def test_the_optimum_is_near_the_exact_posterior_of_the_logit_s_slope():
     mean = density @ slopes
     std = math.sqrt(density @ (slopes - mean) ** 2)
     assert m == pytest.approx(mean, abs=0.1 * std)
-
-
-@night  # by day tests/predictive has the same of images
-@pytest.mark.slow
-def test_predictions_are_those_of_the_drawn_networks():
-    """Against a plain integral over the Gaussian gap of the logits."""
-    model = fitted("variational", "none")
-    posterior = Posterior.from_state_dict(model.state_dict())
-    x = torch.tensor([[-2.0], [0.0], [0.5], [3.0]])
-    found = predict(model, x, 40_000, seed=0)
-    weight, bias = posterior.mean["output.weight"], posterior.mean["output.bias"]
-    gap = (x * (weight[1] - weight[0]) + bias[1] - bias[0])[:, 0].double()
-    var = posterior.log_var["output.weight"].exp().sum() * x[:, 0].double().square()
-    nodes, masses = np.polynomial.hermite_e.hermegauss(60)
-    logits = gap[:, None] + var.sqrt()[:, None] * torch.from_numpy(nodes)
-    expected = torch.sigmoid(logits) @ torch.from_numpy(masses / masses.sum())
-    torch.testing.assert_close(found.probs[:, 1].double(), expected, rtol=0, atol=2e-3)
-    torch.testing.assert_close(found.probs.sum(1), torch.ones(4))
-    assert (found.epistemic >= 0).all() and found.epistemic[3] > found.epistemic[1]
-    alone = predict(model, x[3:], 40_000, seed=0)
-    torch.testing.assert_close(alone.probs[0], found.probs[3])
 
 
 def federated(rule, model, inference, clients, rounds, tmp_path, scheme="none"):

@@ -80,7 +80,6 @@ def test_a_late_reply_replaces_its_site_whole_and_moves_point_weights_less(metho
 
 
 @given(SCHEDULES, st.integers(1, 3), st.sets(st.integers(0, 30)))
-@settings(max_examples=40, deadline=None)
 def test_sites_end_at_the_exact_posterior_in_any_order_with_any_delays(schedule, buffer, lost):
     """Undamped, each client's first reply is its whole likelihood, however old its cavity is.
 
@@ -94,7 +93,7 @@ def test_sites_end_at_the_exact_posterior_in_any_order_with_any_delays(schedule,
 
 
 @given(SCHEDULES, st.lists(st.floats(0.05, 4.0), min_size=40, max_size=40))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_damped_sites_come_as_near_as_their_replies_count(schedule, counts):
     """After replies that count n in all a site is 1 − (1 − γ)ⁿ of its likelihood, in any order."""
     data, damping = independent(clients(2, CLIENTS)), 0.25
@@ -108,7 +107,7 @@ def test_damped_sites_come_as_near_as_their_replies_count(schedule, counts):
 
 
 @given(st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=8), st.integers(1, 3))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_admm_ends_at_the_exact_posterior_in_any_order_with_any_delays(schedule, buffer):
     """Each site goes to its likelihood; the mean of the newest posteriors follows."""
     data = independent(clients(2, CLIENTS))
@@ -180,7 +179,7 @@ def test_a_server_s_optimiser_takes_the_changes_of_all_for_a_round(method):
 
 
 @given(st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=20))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_of_fedag_the_newest_network_of_each_client_counts_once(schedule):
     method, state, newest = FedAG(), {}, {}
     model = {"w": torch.zeros(2), "count": torch.tensor(0)}

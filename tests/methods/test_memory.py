@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from every_method import night
 from flwr.app import ArrayRecord, RecordDict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -75,7 +74,7 @@ def counts(strategy):
     return [int(state.get(f"method.{node}", 0)) for node in range(2, 2 + CLIENTS)]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.sets(st.tuples(st.integers(0, CLIENTS - 1), st.integers(1, 5)), max_size=6))
 @example({(2, t) for t in range(1, 6)})
 def test_a_refused_reply_leaves_no_trace_at_its_client(tmp_path_factory, spoiled):
@@ -96,23 +95,6 @@ def test_a_server_that_goes_back_finds_its_clients_as_they_were(tmp_path):
     run(tmp_path, 2, resumed=(state, 3), start=arrays)  # lost with a server that was killed
     again, _ = run(tmp_path, 2, resumed=(state, 3), start=arrays)
     assert counts(again) == [5, 5, 5]
-
-
-@night  # by day tests/runs/test_every_moment and tests/runs/test_best
-@settings(max_examples=15, deadline=None)
-@given(st.sets(st.tuples(st.integers(0, CLIENTS - 1), st.integers(1, 6)), max_size=9))
-def test_every_checkpoint_that_is_kept_can_be_gone_on_from(tmp_path_factory, spoiled):
-    """The last two, after any refusals, also after one resume."""
-    folder, states = tmp_path_factory.mktemp("kept"), []
-    spoiled -= {(0, t) for t in range(1, 7)}
-    strategy, arrays, resumed = None, None, None
-    for server_round in range(1, 7):
-        strategy, arrays = run(folder, 1, spoiled, resumed=resumed, start=arrays)
-        states.append((strategy.state_dict(), arrays))
-        resumed = (strategy.state_dict(), server_round)
-        for back, (state, then) in enumerate(reversed(states[-2:])):
-            went_back, _ = run(folder, 1, (), resumed=(state, server_round - back), start=then)
-            assert went_back.refusals == []
 
 
 def test_a_second_start_of_one_strategy_begins_anew(tmp_path):

@@ -87,7 +87,7 @@ def test_a_logistic_regression_s_posterior_in_mini_batches(
     assert scaled.mean().abs() < 0.2
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 10**6), st.integers(2, 12), st.floats(0.01, 100.0))
 def test_secants_find_the_largest_curvature(seed, weights, scale):
     """Of a linear model it is the largest eigenvalue of X'X / n; of a flat loss 0."""
@@ -109,7 +109,6 @@ def test_secants_find_the_largest_curvature(seed, weights, scale):
     assert flat == 0
 
 
-@settings(deadline=None)
 @given(st.integers(1, 512), st.integers(1, 10**5), st.integers(1, 10**6), st.floats(0.05, 1.0))
 def test_the_more_examples_a_batch_lacks_the_slower_a_chain_goes(
     batch, examples, weights, friction

@@ -42,7 +42,7 @@ def after(method, x, y, parts):
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(3, 40), cuts=st.integers(1, 3))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_any_split_gives_the_posterior_of_all_rows(seed, count, cuts):
     method, (x, y) = ConjugateGaussian(networks=5), rows(seed, count)
     model, state = after(method, x, y, y.argsort().chunk(cuts))

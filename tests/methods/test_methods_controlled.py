@@ -97,7 +97,7 @@ class Federation:
         return self.model["weight"][0] if "weight" in self.model else self.model
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(st.integers(0, 10**6))
 def test_fedavg_stands_still_elsewhere_than_at_the_optimum(seed):
     """At Σ w_k (I − A_k)(θ − θ_k) = 0 with A_k = (I − η H_k)⁴, which is no optimum."""
@@ -114,7 +114,7 @@ def test_fedavg_stands_still_elsewhere_than_at_the_optimum(seed):
     assert (exact - optimum(data)).norm() > 1e-3
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([SCAFFOLD(), FedDyn(1.0)]),
@@ -147,7 +147,7 @@ def test_scaffold_of_one_client_is_sgd(bound):
         torch.testing.assert_close(one[name], tensor)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(0, 10**6), st.floats(0.2, 1.2))
 def test_one_whole_step_of_scaffold_s_clients_is_one_of_gradient_descent(seed, server_lr):
     data, weights = clients(seed), [size / sum(SIZES) for size in SIZES]
@@ -163,7 +163,7 @@ def test_one_whole_step_of_scaffold_s_clients_is_one_of_gradient_descent(seed, s
         torch.testing.assert_close(federation.model["weight"][0], central)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.sets(st.integers(0, 2), min_size=1), min_size=1, max_size=5))
 def test_the_server_s_variate_is_the_mean_of_the_clients_whoever_takes_part(turns):
     """By size under SCAFFOLD, whose clients' Δ are weighed so; plainly under FedDyn."""

@@ -41,7 +41,7 @@ def consolidated(sent, model=None, state=None, **parameters):
     prior_std=st.sampled_from([0.3, 1.0, 5.0]),
     kl_weight=st.sampled_from([1.0, 0.1]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_one_round_is_the_posterior_of_all_data(seed, count, prior_std, kl_weight):
     """Of any number of clients of any sizes, features orthogonal at each."""
     data, method = independent(clients(seed, count)), DWC(prior_std=prior_std)
@@ -87,7 +87,6 @@ def test_until_a_round_counts_the_start_is_no_prior_and_is_left_as_it_is():
 
 
 @given(st.floats(0.01, 1.0), st.floats(-20.0, 3.0))
-@settings(max_examples=30, deadline=None)
 def test_a_client_begins_with_its_part_of_what_the_data_said(part, log_var):
     method, seen = DWC(prior_std=5.0), []
 
@@ -142,7 +141,6 @@ def test_one_client_is_its_own_aggregate_and_points_are_averaged_by_size():
     dtype=st.sampled_from([torch.float32, torch.float64]),
     prior=st.sampled_from(["normal", "global"]),
 )
-@settings(max_examples=60, deadline=None)
 def test_no_variance_is_above_the_prior_s_whatever_is_admitted(seed, count, dtype, prior):
     """A variance above the prior's, which data do not make, gave precisions below 0."""
     generator = torch.Generator().manual_seed(seed)

@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 import torch
 from flwr.app import ArrayRecord
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_apps import answering
 from torch import nn
@@ -34,7 +34,6 @@ def after(method, losses, sizes, state=None):
     return model, method.aggregate(Server(model, state or {}), replies)[1]
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(2, len(CLIENTS)), st.floats(0, 0.99))
 def test_rates_balance_are_bounded_and_follow_the_losses(data, count, fairness):
     names = CLIENTS[:count]
@@ -120,7 +119,6 @@ def fair(method, losses):
     return found.detach(), grad
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.floats(-50, 500), min_size=1, max_size=20),
     st.floats(0.01, 5),

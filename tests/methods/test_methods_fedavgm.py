@@ -1,7 +1,7 @@
 """FedAvgM is SGD with momentum on the mean step; FedAdam is Algorithm 2 of its paper."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.methods import Reply, Server
@@ -9,7 +9,6 @@ from fedbary.methods.fedadam import FedAdam
 from fedbary.methods.fedavgm import FedAvgM
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.floats(0.01, 2), st.floats(0, 0.99))
 def test_it_is_torch_s_sgd_on_the_mean_step(seed, lr, momentum):
     generator = torch.Generator().manual_seed(seed)
@@ -37,7 +36,6 @@ def alone(weight, moments):
     return [Reply("a", 1.0, {"w": weight, "bn.running_mean": moments})]
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.floats(0.001, 1), st.floats(0, 0.99), st.floats(0, 0.999))
 def test_it_is_torch_s_adam_with_the_correction_of_bias_undone(seed, lr, beta1, beta2):
     """θ − η m̂/(√v̂ + τ′) with η = lr (1 − β₁ᵗ)/√(1 − β₂ᵗ) and τ′ = τ/√(1 − β₂ᵗ)."""

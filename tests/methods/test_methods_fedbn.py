@@ -108,7 +108,7 @@ def test_clients_whose_inputs_are_shifted_are_served_by_their_own_norms():
     assert sum(own) / 3 > sum(averaged) / 3 + 0.1
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 99), st.integers(1, 4))
 def test_without_batch_norm_it_is_the_barycentre_and_says_so(seed, clients):
     torch.manual_seed(seed)

@@ -17,7 +17,7 @@ def local(model, x, y, training, nll=nn.functional.mse_loss, inference="variatio
     return Local(model, x, y, nll, local_method(inference), training, 1.0, round=1, seed=0)
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.05, 1.0, 1e5]))
 def test_on_a_quadratic_it_ends_between_the_client_s_optimum_and_the_global_model(seed, mu):
     """At (H + μ)⁻¹ (H θ_k + μ θ_g), H the mean curvature and θ_k the client's own optimum."""

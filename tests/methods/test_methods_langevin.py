@@ -98,7 +98,7 @@ class Filters(nn.Sequential):
         self.to(memory_format=torch.channels_last)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(1, 5), st.integers(1, 7), st.integers(0, 10**6))
 def test_a_client_sends_each_sample_as_it_was_drawn(networks, thinning, seed):
     """Trap: as_strided counts from where the storage begins, so that every row was the first."""

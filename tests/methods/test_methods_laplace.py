@@ -147,7 +147,7 @@ def test_under_ggn_linear_models_are_exact_and_under_fisher_only_nearly(seed):
     assert gaps["ggn"] < 1e-4 < 0.01 < gaps["fisher"]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.floats(1.0, 50.0), st.integers(0, 10**6), st.sampled_from(["Laplace", "FOLA"]))
 def test_of_a_part_of_the_clients_widths_are_by_all_examples(times, seed, name):
     """Trap: by those of the round draws are n/n_round times too wide, tenfold at a tenth."""
@@ -182,7 +182,6 @@ def posteriors_of_parts(seed, prior):
     return replies, x.t() @ y / precision, precision
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.floats(0.01, 100.0))
 def test_with_orthogonal_features_the_product_is_the_posterior_of_all_data(seed, prior):
     replies, mean, precision = posteriors_of_parts(seed, prior)
@@ -206,7 +205,7 @@ def test_equal_fishers_are_fedavg_and_no_weight_is_shrunk(name):
     torch.testing.assert_close(model["w"], weighted_mean(replies, ["w"])["w"])
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.floats(1e-3, 1e3), st.integers(0, 10**6))
 def test_the_scale_of_the_fishers_and_the_prior_leaves_the_means(scale, seed):
     replies, _, _ = posteriors_of_parts(seed, 2.0)

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 from linear_gaussian import NOISE_VAR, clients, double
+from refusals import refused
 from torch import nn
 
-from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
 from fedbary.methods import Local, Reply, Server, _sites, method_named
 from fedbary.methods.dsvgd import DSVGD
@@ -204,8 +204,7 @@ def test_a_site_is_by_its_name_and_damping_is_refused_before_it_diverges():
         before, now = (method.send(Server(model, held), name)["site/w"] for held in (state, after))
         assert torch.equal(before, now) == (name != "a")
     assert "site/w" not in method.send(Server(model, state), "b")
-    with pytest.raises(SettingError, match="damping"):
-        DSVGD(damping=0.5).aggregate(Server(model, {}), replies)
+    refused("damping", lambda: DSVGD(damping=0.5).aggregate(Server(model, {}), replies))
 
 
 @pytest.mark.parametrize("name", ["DSVGD", "FedWBA"])
@@ -243,8 +242,7 @@ def test_particles_of_a_big_network_are_refused_with_their_bytes(name, monkeypat
     local = job(Mixed(), *classes(0), nn.functional.cross_entropy)
     sent = small.send(Server(Mixed().state_dict(), {}), "a")
     small.fit(local, sent, {})
-    with pytest.raises(SettingError, match=r"particles: '50 networks of 180 bytes, 9,000 bytes"):
-        big.fit(local, sent, {})
+    refused(r"particles: '50 networks of 180 bytes, 9,000 bytes", big.fit, local, sent, {})
     assert small.held(10) >= 50
 
 

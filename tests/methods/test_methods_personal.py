@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -81,7 +81,6 @@ def test_a_client_s_posterior_is_that_of_its_data_under_the_global_one(zeta):
     assert float(kept["w_mean"]) == pytest.approx(mean)  # for ζ = 1e12 the global 0.3
 
 
-@settings(max_examples=50, deadline=None)
 @given(*[st.floats(-3, 3)] * 2, *[st.floats(-6, 2)] * 2)
 def test_the_copy_s_gradient_is_that_of_the_divergence(m, m_q, log_var, log_var_q):
     own = state(m_q, log_var_q)
@@ -105,7 +104,6 @@ def test_the_copy_follows_the_client_s_posterior_to_it():
         assert kl_divergence(own, copy.posterior()) <= most
 
 
-@settings(deadline=None)
 @given(st.floats(-39, 39))
 def test_rho_is_the_inverse_of_softplus(log_var):
     found = _log_var(_rho(torch.tensor(log_var, dtype=torch.float64)))
@@ -161,7 +159,6 @@ def test_an_epoch_of_the_one_is_followed_by_its_steps_of_the_other():
     assert all(float(found[name]) == pytest.approx(float(t)) for name, t in expected.items())
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.floats(-2, 2), st.floats(-4, 1)), min_size=2, max_size=5))
 def test_rho_is_where_the_divergence_from_the_prior_is_least(clients):
     head = Posterior(
@@ -183,7 +180,6 @@ def reply(k, mean, log_rho):
     return Reply(str(k), 1.0 + 9 * k, tensors)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-4, 4)), min_size=1, max_size=6))
 def test_the_global_head_is_where_the_clients_divergences_are_least(clients):
     replies = [reply(k, m, log_rho) for k, (m, log_rho) in enumerate(clients)]

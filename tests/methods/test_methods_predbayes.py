@@ -3,7 +3,7 @@
 import pytest
 import torch
 from ensembles import data, network, server
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Generator
 
@@ -19,7 +19,6 @@ def logits(seed, clients, count=20, classes=4):
     return 2 * torch.randn(clients, count, classes, generator=Generator().manual_seed(seed))
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.floats(0.0, 1.0))
 def test_beta_runs_from_the_mixture_to_the_product(seed, clients, beta):
     logs = logits(seed, clients).log_softmax(-1)
@@ -32,7 +31,6 @@ def test_beta_runs_from_the_mixture_to_the_product(seed, clients, beta):
     torch.testing.assert_close(log_pool(alike, beta).exp(), tempered, rtol=1e-4, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.floats(0.0, 1.0))
 def test_beta_of_numbers_is_between_their_product_and_their_moments(seed, clients, beta):
     generator = Generator().manual_seed(seed)

@@ -27,7 +27,7 @@ NAMES = pytest.mark.parametrize("name", ["LDA", "Ridge"])
 
 @NAMES
 @given(seed=st.integers(0, 10**6), count=st.integers(5, 60), cuts=st.integers(1, 5))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_any_split_and_any_order_of_arrival_give_the_model_of_all_data(name, seed, count, cuts):
     method, (x, y) = METHODS[name](), examples(seed, count)
     by_class = y.argsort()  # as unlike as splits can be: clients of one class each, nearly
@@ -85,7 +85,7 @@ def test_the_pull_is_the_variance_component_that_made_the_means():
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(8, 40))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_the_ridge_is_where_the_density_of_the_targets_is_largest(seed, count):
     x, y = examples(seed, count)
     x, targets = x.double() - x.double().mean(0), one_hot(y, CLASSES).double()
@@ -214,7 +214,7 @@ def moments(x, y):
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(6, 60), cuts=st.integers(1, 4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_of_lda_it_is_that_of_the_data_under_its_own_gaussians(seed, count, cuts):
     x, y = examples(seed, count)
     at = 3 * torch.randn(20, x.shape[1], generator=torch.Generator().manual_seed(seed))
@@ -234,7 +234,7 @@ def test_of_lda_it_is_that_of_the_data_under_its_own_gaussians(seed, count, cuts
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(10, 60))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_of_ridge_it_is_so_with_its_penalty_in_the_covariance(seed, count):
     x, y = examples(seed, count)
     at = 3 * torch.randn(20, x.shape[1], generator=torch.Generator().manual_seed(seed))

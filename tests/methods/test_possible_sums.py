@@ -3,7 +3,7 @@
 import pytest
 import torch
 from every_method import OF_NUMBERS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from runs_of import lines, posterior, same
 from runs_of_sums import chosen, run_of
@@ -49,7 +49,6 @@ def admitted(method, *replies, **server):
     seed=st.integers(0, 10**6), count=st.integers(1, 40), offset=st.sampled_from([0.0, 30.0, 1e3]),
     twins=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=30, deadline=None)
 def test_what_examples_have_is_admitted(name, seed, count, offset, twins):
     method = METHODS[name]()
     x, y = examples(method, count, seed, offset)

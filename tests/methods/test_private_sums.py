@@ -33,13 +33,11 @@ def hockey_stick(epsilon, std):
 
 
 @given(epsilon=st.floats(0.05, 8), std=st.floats(0.3, 20))
-@settings(max_examples=60, deadline=None)
 def test_the_privacy_curve_is_the_divergence_of_the_two_gaussians(epsilon, std):
     assert delta_of(epsilon, std) == pytest.approx(hockey_stick(epsilon, std), rel=1e-5, abs=1e-10)
 
 
 @given(epsilon=st.floats(0.01, 50), exponent=st.floats(-12, -0.5))
-@settings(max_examples=60, deadline=None)
 def test_the_noise_is_the_least_that_is_private(epsilon, exponent):
     delta = 10**exponent
     multiplier = noise_multiplier(epsilon, delta)
@@ -63,7 +61,6 @@ def told(x, y, norm):
 @given(
     seed=st.integers(0, 10**6), norm=st.floats(0.1, 10), labels=st.tuples(*[st.integers(0, 2)] * 2)
 )
-@settings(max_examples=200, deadline=None)
 def test_another_example_in_the_place_of_one_moves_the_sums_by_the_sensitivity_at_most(
     seed, norm, labels
 ):
@@ -182,14 +179,13 @@ def test_the_noise_is_normal_and_independent_of_its_neighbours():
 
 
 @given(epsilon=st.floats(0.01, 20), exponent=st.floats(-12, -0.5))
-@settings(max_examples=60, deadline=None)
 def test_the_epsilon_of_a_noise_is_that_which_it_was_made_for(epsilon, exponent):
     delta = 10**exponent
     assert epsilon_of(delta, noise_multiplier(epsilon, delta)) == pytest.approx(epsilon, rel=1e-6)
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_what_is_made_of_noisy_sums_is_what_examples_could_have(seed):
     generator = torch.Generator().manual_seed(seed)
     sizes = {SHARES: CLASSES, FEATURES: CLASSES * WIDTH, PRODUCTS: WIDTH * (WIDTH + 1) // 2}

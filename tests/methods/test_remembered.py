@@ -16,7 +16,6 @@ CLIENTS = 4
 
 
 @given(st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=20), st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
 def test_a_pass_over_all_examples_moves_the_model_by_a_round_of_the_newest_changes(turns, buffer):
     """Whoever replies how often, a client's say is that of its examples, while it is remembered."""
     method, examples = Barycentre("WB", remember=True), torch.arange(1.0, CLIENTS + 1)
@@ -89,7 +88,6 @@ def test_a_hostile_client_is_bounded_as_in_rounds_however_often_it_replies(param
 
 
 @given(st.lists(st.integers(0, CLIENTS - 1), min_size=1, max_size=20), st.integers(0, 10**6))
-@settings(max_examples=30, deadline=None)
 def test_remembered_changes_of_any_kind_leave_a_gaussian(turns, seed):
     generator = torch.Generator().manual_seed(seed)
 
@@ -108,7 +106,7 @@ def test_remembered_changes_of_any_kind_leave_a_gaussian(turns, seed):
 
 
 @given(st.lists(st.integers(0, CLIENTS - 1), max_size=8))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_running_statistic_is_the_mean_of_the_clients_newest_ones(turns):
     method, newest, state = Barycentre("RKLB", remember=True), {}, {}
     model = {"n.running_mean": torch.zeros(1), "n.num_batches_tracked": torch.tensor(0)}

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from linear_gaussian import double
 
@@ -16,7 +16,6 @@ def test_one_particle_climbs_the_gradient():
     torch.testing.assert_close(direction(x, scores), scores)
 
 
-@settings(max_examples=25, deadline=None)
 @given(count=st.integers(2, 40), weights=st.integers(1, 60), far=st.floats(-1e4, 1e4))
 def test_the_direction_is_its_formula_by_autograd(count, weights, far):
     x, scores = double(count, weights) + far, double(count, weights, seed=1)
@@ -32,7 +31,6 @@ def test_the_direction_is_its_formula_by_autograd(count, weights, far):
     torch.testing.assert_close(direction(x, scores), torch.stack(expected), rtol=1e-6, atol=1e-8)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     count=st.integers(2, 30),
     weights=st.integers(1, 600),

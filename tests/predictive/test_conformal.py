@@ -12,7 +12,7 @@ from conformal_by_hand import (
     quantile_by_hand,
     scores_by_hand,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
@@ -42,7 +42,6 @@ def test_each_class_is_in_the_bin_of_its_score(score):
     assert (by_hand <= highs + 1e-6).all() and (by_hand >= lows - 1e-6).all()
 
 
-@settings(max_examples=25, deadline=None)
 @given(seeds, st.sampled_from(SCORES), st.booleans(), st.integers(1, 6))
 def test_the_sum_of_the_sites_histograms_is_the_histogram_of_all(seed, score, by_class, sites):
     probs, y = predicted(seed, 200)
@@ -59,7 +58,6 @@ def test_the_sum_of_the_sites_histograms_is_the_histogram_of_all(seed, score, by
         assert torch.equal(again.scores, part) and torch.equal(again.risk, risk)
 
 
-@settings(max_examples=25, deadline=None)
 @given(seeds, st.sampled_from(SCORES), st.sampled_from([0.5, 0.8, 0.9, 0.95]))
 def test_a_threshold_ends_the_bin_that_holds_the_exact_quantile(seed, score, level):
     probs, y = predicted(seed, 150)
@@ -71,7 +69,6 @@ def test_a_threshold_ends_the_bin_that_holds_the_exact_quantile(seed, score, lev
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
 @given(seeds, st.sampled_from(SCORES))
 def test_sets_are_those_of_the_exact_quantile_and_at_most_a_bin_more(seed, score):
     probs, y = predicted(seed, 150)

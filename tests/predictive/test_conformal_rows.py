@@ -31,7 +31,6 @@ seeds = st.integers(0, 10**6)
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
 @given(seeds, st.sampled_from([0.8, 0.9]), st.integers(1, 3), st.data())
 def test_a_hostile_site_moves_coverage_no_further_than_its_share(seed, level, rows, data):
     n = 200
@@ -76,7 +75,6 @@ def proportional(seed, sizes):
     return sites
 
 
-@settings(max_examples=60, deadline=None)
 @given(seeds, sizes_of_sites, st.sampled_from([None, 1.5]))
 def test_no_two_sites_count_for_more_than_all_others_or_than_the_median(seed, sizes, ratio):
     """What counts of a site has its proportions: sums of cells differ by less than an example."""
@@ -103,7 +101,6 @@ def test_no_two_sites_count_for_more_than_all_others_or_than_the_median(seed, si
         assert (-1e-3 <= short).all() and (short < 1 + 1e-3).all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(1, 10**4), min_size=2, max_size=8),
     st.lists(st.integers(1, 10**12), min_size=1, max_size=2),
@@ -164,7 +161,7 @@ def test_of_five_sites_two_that_claim_a_milliard_do_not_void_sets_and_referral(
 
 
 @given(seeds, st.integers(2, 5), st.sampled_from([0.8, 0.9]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_server_that_sees_masked_sums_alone_finds_the_same_thresholds(seed, sites, level):
     """Pairwise masks of 64 bits cancel in the sum: secure aggregation changes no threshold."""
     generator = torch.Generator().manual_seed(seed)
@@ -198,7 +195,6 @@ def weighted_by_hand(scores, y, wanted, level):
     return np.array(found)
 
 
-@settings(max_examples=25, deadline=None)
 @given(seeds, st.sampled_from(SCORES), st.sampled_from([0.5, 0.8, 0.9]))
 def test_weights_by_class_counts_give_the_weighted_quantile(seed, score, level):
     probs, y = predicted(seed, 120, classes=4)
@@ -251,7 +247,6 @@ def part(forecast, index):
     return Forecast(forecast.mean[index], forecast.epistemic[index], forecast.aleatoric[index])
 
 
-@settings(max_examples=25, deadline=None)
 @given(seeds, st.sampled_from([0.5, 0.8, 0.9, 0.95]))
 def test_intervals_are_those_of_the_exact_quantile_and_at_most_a_bin_wider(seed, level):
     forecast, y = forecasts(seed, 150)

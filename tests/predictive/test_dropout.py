@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from refusals import refused
 from torch import Generator, nn
 
 from fedbary import predict
-from fedbary.errors import SettingError
 from fedbary.models import build
 from fedbary.predictive import Predictive
 from fedbary.predictive.dropout import Dropout
@@ -60,7 +60,5 @@ def test_the_rate_is_a_setting_of_networks_that_drop():
     words = {"rule": "FedAvg", "bayesian_layers": 0, "dropout": 0.2, "predictive": "dropout"}
     for model in ("cnn", "mlp"):
         assert resolve({**words, "model": model}).dropout == 0.2
-        with pytest.raises(SettingError, match="dropout"):
-            network(1.0, model=model)
-    with pytest.raises(SettingError, match="dropout"):
-        resolve({"model": "linear", "dropout": 0.2})
+        refused("dropout", network, 1.0, model=model)
+    refused("dropout", resolve, {"model": "linear", "dropout": 0.2})

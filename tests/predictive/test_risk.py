@@ -28,7 +28,7 @@ def part(prediction, index):
     return Prediction(prediction.probs[index], prediction.aleatoric[index])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10**6), st.integers(1, 5))
 def test_the_sum_of_the_sites_histograms_is_that_of_all(seed, sites):
     prediction, y = predicted(seed, 300)
@@ -62,7 +62,7 @@ def test_in_400_random_splits_of_one_score_set_the_error_holds_at_the_confidence
     assert found > 100 or spoilt > rate
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10**6), st.sampled_from([0.02, 0.05, 0.2]), st.sampled_from([0.8, 0.95]))
 def test_what_passes_has_an_exact_upper_bound_below_the_rate(seed, rate, confidence):
     prediction, y = predicted(seed, 2000)

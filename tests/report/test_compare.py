@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from refusals import refused
 
 from fedbary import load
 from fedbary.commands.experiments import compare, report
@@ -47,8 +48,7 @@ def test_what_differs_is_named_and_seeds_are_paired(runs, tmp_path, monkeypatch,
     assert [cell.strip() for cell in accuracy.split("|")[2:-1]] == [f"{a:.4f}" for a in known]
     made = {file.name for file in (tmp_path / "comparison").iterdir()}
     assert made == {"comparison.md", "courses.png"}
-    with pytest.raises(SettingError, match="--force"):
-        compare(folders)
+    refused("--force", compare, folders)
 
 
 def test_a_single_run_has_a_report(runs, tmp_path):
@@ -56,8 +56,7 @@ def test_a_single_run_has_a_report(runs, tmp_path):
     shutil.copytree(runs / "WB0", run)
     report(run)
     assert "WB" in (run / "report.md").read_text(encoding="utf-8")
-    with pytest.raises(SettingError, match="two or more"):
-        compared.read_runs([runs / "WB0", runs / "WB0"])
+    refused("two or more", compared.read_runs, [runs / "WB0", runs / "WB0"])
 
 
 @pytest.mark.parametrize(
@@ -88,8 +87,7 @@ def test_every_command_says_what_a_run_lacks_and_advises_to_resume_one_that_can_
 def test_a_folder_that_is_not_there_is_said_to_be_none(runs, tmp_path):
     absent = tmp_path / "absent"
     for use in (load, report, lambda run: compared.read_runs([runs / "WB1", run])):
-        with pytest.raises(SettingError, match="there is none of this name"):
-            use(absent)
+        refused("there is none of this name", use, absent)
 
 
 def test_a_parameter_that_a_method_lacks_is_not_said_of_it(runs, tmp_path):

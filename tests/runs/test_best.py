@@ -6,6 +6,7 @@ import pytest
 import torch
 from every_method import NIGHT
 from hostile_site import cut_off
+from refusals import refused
 from runs_of import same, tensors
 from runs_of import timeless_lines as lines
 
@@ -161,8 +162,7 @@ def test_killed_between_two_files_the_folder_goes_on(place, stopped, tmp_path, m
 
 def test_a_run_that_stopped_early_is_whole(stopped):
     before = {file.name: file.read_bytes() for file in stopped.iterdir()}
-    with pytest.raises(SettingError, match="this one has ended"):
-        run_inline(settings(resume="last"), stopped)
+    refused("this one has ended", lambda: run_inline(settings(resume="last"), stopped))
     assert {file.name: file.read_bytes() for file in stopped.iterdir()} == before
 
 
@@ -175,11 +175,9 @@ def test_the_best_checkpoint_stays_and_is_never_what_a_run_goes_on_from(tmp_path
     assert float(load_round(tmp_path, 1).arrays["a"][0]) == 1
     assert load_checkpoint(tmp_path, "previous").round == 3
     (tmp_path / "checkpoint-0004.safetensors").unlink()
-    with pytest.raises(SettingError, match="a previous checkpoint; this one holds 1"):
-        load_checkpoint(tmp_path, "previous")
+    refused("a previous checkpoint; this one holds 1", load_checkpoint, tmp_path, "previous")
     (tmp_path / "checkpoint-0001.safetensors").write_bytes(b"")
-    with pytest.raises(SettingError, match=r"checkpoint-0001.*expected an undamaged checkpoint$"):
-        load_round(tmp_path, 1)
+    refused(r"checkpoint-0001.*expected an undamaged checkpoint$", load_round, tmp_path, 1)
 
 
 @pytest.mark.parametrize(
@@ -235,9 +233,7 @@ def test_a_table_that_lacks_rounds_of_a_run_is_still_refused(tables):
     folder, _ = tables
     whole = read_table(folder)
     write_table(folder, [whole[:-1]])
-    with pytest.raises(SettingError, match="the rounds of plain are not all there"):
-        read_table(folder)
+    refused("the rounds of plain are not all there", read_table, folder)
     held = whole[whole["run"] == "stopped"]
     write_table(folder, [held[:-1]])
-    with pytest.raises(SettingError, match="the rounds of stopped are not all there"):
-        read_table(folder)
+    refused("the rounds of stopped are not all there", read_table, folder)

@@ -1,12 +1,11 @@
 """Which folders hold a run that a sweep may go on with: whole files, the same settings and code."""
 
-import json
 import shutil
 import subprocess
 
 import pytest
 import yaml
-from runs_of import SHORT
+from runs_of import SHORT, lines
 
 from fedbary.errors import RunError
 from fedbary.launching.launch import located
@@ -87,11 +86,7 @@ def test_a_damaged_last_checkpoint_costs_its_round_alone(cut, tmp_path, damage):
     settings = resumable(folder, located(resolve(QUICK), folder))
     assert settings.resume == "previous"
     run_inline(settings, folder)
-    ended = (folder / "metrics.jsonl").read_text().splitlines()
-    before = (cut / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["nll"] for line in ended] == [
-        json.loads(line)["nll"] for line in before
-    ]
+    assert [line["nll"] for line in lines(folder)] == [line["nll"] for line in lines(cut)]
 
 
 @pytest.mark.parametrize("changed", [{"lr": 0.5}, {"seed": 1}, {"rounds": 4}, {"rule": "WB"}])

@@ -87,6 +87,7 @@ def forks():
     return found
 
 
+@night  # by day the command, and each moment in tests/runs/test_every_moment
 def test_a_run_s_process(whole, chance, tmp_path):
     reference, seconds = whole
     file, killed, runs = tmp_path / "settings.yaml", 0, 0

@@ -2,11 +2,11 @@
 
 import pytest
 import yaml
-from safetensors.torch import load_file
-from torch import equal
+from hostile_site import killed_at
+from refusals import refused
+from runs_of import posterior, same
 
-from fedbary.commands import start
-from fedbary.errors import SettingError
+from fedbary.commands.start import resume
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.location import is_whole, read_rounds
 from fedbary.runs.resume import earlier_rates, lengthen, resumable
@@ -22,19 +22,11 @@ QUICK = {
 }  # fmt: skip
 
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
+
 def settings(**changes):
     return resolve({**QUICK, **changes})
-
-
-def resume(folder, *words, which="last"):
-    """Go on with a run as the command does, in this process."""
-
-    def launch(prepared, simulate=None):
-        run_inline(prepared, folder)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(start, "launch", launch)
-        start.resume(folder, which, list(words))
 
 
 def content(folder):
@@ -49,11 +41,10 @@ def two(tmp_path):
 
 
 def test_two_rounds_and_two_more_are_four(two, tmp_path):
-    resume(two, "rounds=3")
-    resume(two, "rounds=4")
+    resume(two, "last", ["rounds=3"])
+    resume(two, "last", ["rounds=4"])
     run_inline(settings(rounds=4), tmp_path / "four")
-    one, other = (load_file(f / "posterior.safetensors") for f in (two, tmp_path / "four"))
-    assert one.keys() == other.keys() and all(equal(one[name], other[name]) for name in one)
+    assert same(posterior(two), posterior(tmp_path / "four"))
     assert [line["round"] for line in read_rounds(two)] == [0, 1, 2, 3, 4]
     assert content(two)["settings"]["rounds"] == 4
     made = [{"rounds": 2, "round": 2}, {"rounds": 3, "round": 3}]
@@ -68,36 +59,29 @@ def test_two_rounds_and_two_more_are_four(two, tmp_path):
 )  # fmt: skip
 def test_what_is_no_more_rounds_is_refused_and_the_run_stays_whole(word, allowed, two):
     before = (two / "settings.yaml").read_bytes()
-    with pytest.raises(SettingError, match=allowed):
-        resume(two, word)
+    refused(allowed, resume, two, "last", [word])
     assert is_whole(two) and (two / "settings.yaml").read_bytes() == before
 
 
 def test_a_run_whose_checkpoint_is_damaged_stays_whole(two):
     for file in two.glob("checkpoint-*"):
         file.write_bytes(b"damaged")
-    with pytest.raises(SettingError, match="checkpoint"):
-        resume(two, "rounds=3")
+    refused("checkpoint", resume, two, "last", ["rounds=3"])
     assert is_whole(two)
 
 
-def test_killed_while_it_is_lengthened_a_run_goes_on_with_its_old_rounds(two, monkeypatch):
-    def killed(folder, content):
-        raise KeyboardInterrupt
-
-    before = load_file(two / "posterior.safetensors")
-    monkeypatch.setattr("fedbary.runs.resume.write_settings", killed)
-    with pytest.raises(KeyboardInterrupt):
+def test_killed_while_it_is_lengthened_a_run_goes_on_with_its_old_rounds(two):
+    before = posterior(two)
+    with killed_at("fedbary.runs.resume.write_settings"):
         lengthen(two, settings(rounds=3, resume="last"))
     assert not is_whole(two)
-    resume(two)
-    after = load_file(two / "posterior.safetensors")
-    assert is_whole(two) and all(equal(before[name], after[name]) for name in before)
+    resume(two, "last")
+    assert is_whole(two) and same(before, posterior(two))
 
 
 def test_under_a_schedule_the_log_says_which_rates_the_earlier_rounds_had(tmp_path, caplog):
     run_inline(settings(rounds=2, lr_schedule="cosine", lr=0.1), tmp_path / "run")
-    resume(tmp_path / "run", "rounds=4")
+    resume(tmp_path / "run", "last", ["rounds=4"])
     said = "Rounds 1 to 2 had rates from 0.1 to 0.05, of a schedule of 2 rounds; the next has 0.05"
     assert said in caplog.text
 
@@ -109,7 +93,7 @@ def test_a_sweep_takes_no_lengthened_run_for_its_own(tmp_path):
     ((name, chosen),) = experiment.runs.items()
     folder = tmp_path / "results" / "runs" / name
     run_inline(chosen.model_copy(update={"rounds": 2}), folder)
-    resume(folder, "rounds=3")
+    resume(folder, "last", ["rounds=3"])
     assert is_whole(folder) and load_checkpoint(folder, "last").round == 3
     results = SweepFolder.open(tmp_path / "results", experiment)
     assert name not in results.done

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import RecordDict
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from runs_of import same
 from runs_of_sums import QUICK
@@ -56,7 +56,6 @@ def test_a_question_has_one_answer_and_others_have_others(releases):
 
 
 @given(st.lists(st.floats(0.5, 50), min_size=1, max_size=5))
-@settings(max_examples=25, deadline=None)
 def test_several_releases_tell_what_one_of_their_precisions_sum_tells(multipliers):
     """Observations of one Gaussian mean: their precisions add, and so do those of the noise."""
     held, rows = StateReleases(RecordDict()), torch.tensor([7, 8])

@@ -13,8 +13,7 @@ import yaml
 from every_method import NIGHT
 from flwr.supercore.logger import FLOWER_LOGGER
 from hostile_site import cut_off as stopped_at
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.errors import RunError, SettingError
@@ -54,9 +53,8 @@ def folder(interrupted, tmp_path):
 
 
 def refused(folder, said, **changes):
-    with pytest.raises(SettingError, match=said) as caught:
+    with pytest.raises(SettingError, match=said):
         checkpoint_to_resume(folder, settings(resume="last", **changes))
-    assert "\n" not in str(caught.value)
 
 
 def test_of_two_that_go_on_at_once_one_wins_and_the_other_says_who_holds_the_folder(tmp_path):
@@ -127,9 +125,6 @@ def test_a_checkpoint_under_another_round_s_name_is_refused(folder):
     refused(folder, "checkpoint-0002.*resume=previous, round 1")
 
 
-@hypothesis_settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(data=st.data())
 def test_no_byte_of_a_checkpoint_or_of_the_metrics_may_differ(data, interrupted, tmp_path):
     folder = tmp_path / "run"

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
@@ -43,7 +43,6 @@ def by_hand(probs: torch.Tensor, labels: torch.Tensor, bins: int) -> dict[str, f
     }
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     n=st.integers(1, 300),
@@ -62,7 +61,6 @@ def test_agreement_with_numpy_and_bounds(seed, n, classes, scale, bins):
     assert -1e-6 <= scores["nll"] <= -np.log(1e-8) + 1e-6
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), scale=st.floats(0, 20), bins=st.integers(1, 100))
 def test_reliability_adds_up_to_the_ece(seed, scale, bins):
     probs, labels = predictions(seed, 300, 4, scale)
@@ -174,11 +172,9 @@ def test_worst_tenth_is_rounded_up(clients, worst):
 
 
 @given(
-    st.lists(
-        st.tuples(st.floats(0, 1), st.floats(0.01, 100)),
-        min_size=1,
-        max_size=40,
-    ).flatmap(lambda rows: st.tuples(st.just(rows), st.permutations(rows)))
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0.01, 100)), min_size=1, max_size=40).flatmap(
+        lambda rows: st.tuples(st.just(rows), st.permutations(rows))
+    )
 )
 def test_fairness_laws(rows_and_permuted):
     rows, permuted = rows_and_permuted
@@ -205,7 +201,6 @@ def test_fairness_of_what_is_no_federation(accuracies, weights):
         fairness(accuracies, weights)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=30),
     st.lists(st.integers(0, 5), min_size=1, max_size=30),

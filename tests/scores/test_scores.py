@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scoringrules
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
@@ -23,7 +23,6 @@ def forecast(mean, var):
     return Forecast(mean, var / 3, 2 * var / 3)
 
 
-@settings(deadline=None)
 @given(values, variances, values)
 def test_nll_is_scipy_s_and_crps_is_that_of_scoringrules(mean, var, y):
     found = score(forecast(mean, var), torch.from_numpy(y))
@@ -35,7 +34,6 @@ def test_nll_is_scipy_s_and_crps_is_that_of_scoringrules(mean, var, y):
     assert found["sharpness"] == pytest.approx(std.mean())
 
 
-@settings(deadline=None)
 @given(values, variances, values, st.floats(0.01, 100), st.floats(-100, 100))
 def test_units_scale_the_scores_that_have_one(mean, var, y, unit, origin):
     one = score(forecast(mean, var), torch.from_numpy(y))

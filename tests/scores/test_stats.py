@@ -86,7 +86,7 @@ def test_the_rope_is_the_lower_quartile_of_the_differences(few_draws):
     )
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=12).filter(any), st.integers(0, 2**32 - 1))
 def test_the_draws_are_those_of_the_library_of_its_authors(advantages, seed):
     with pytest.MonkeyPatch.context() as patch:
@@ -161,7 +161,7 @@ def test_the_interval_and_the_t_test_are_those_of_a_worked_example():
     assert found.t_test == pytest.approx(0.002833, abs=1e-6)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.lists(st.integers(-1000, 1000).filter(bool), min_size=2, max_size=9, unique_by=abs))
 def test_wilcoxon_s_p_is_the_share_of_signs_as_uneven_as_these(differences):
     ranks = rankdata(np.abs(differences))
@@ -173,7 +173,7 @@ def test_wilcoxon_s_p_is_the_share_of_signs_as_uneven_as_these(differences):
     assert found.wilcoxon >= 2.0 ** (1 - len(differences))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), min_size=1, max_size=6))
 def test_exchanging_the_methods_mirrors_the_effect(pairs):
     first, second = zip(*pairs, strict=True)

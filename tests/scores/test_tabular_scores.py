@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
@@ -27,7 +27,6 @@ def curve_of(rows):
     return Roc.of(torch.from_numpy(scores), torch.from_numpy(positive)), scores, positive
 
 
-@settings(deadline=None)
 @given(st.one_of(tied, untied), specificities)
 def test_curve_is_scikit_learn_s_and_sensitivity_is_what_a_threshold_attains(rows, specificity):
     curve, scores, positive = curve_of(rows)
@@ -46,7 +45,6 @@ def test_curve_is_scikit_learn_s_and_sensitivity_is_what_a_threshold_attains(row
     assert curve.sensitivity(specificity) == pytest.approx(attained, abs=1e-12)
 
 
-@settings(deadline=None)
 @given(tied)
 def test_auroc_is_the_probability_of_the_right_order_and_blind_to_monotone_maps(rows):
     curve, scores, positive = curve_of(rows)
@@ -104,7 +102,6 @@ def predictions(seed, n, classes, bits):
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(0, 9), specificities)
 def test_scores_are_scikit_learn_s_one_versus_rest(seed, classes, bits, specificity):
     probs, labels = predictions(seed, 80, classes, bits)

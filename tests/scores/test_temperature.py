@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from hostile_site import killed_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs_of import lines
@@ -135,22 +136,15 @@ def test_a_round_s_line_has_the_temperature_if_clients_have_told(own):
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_after_its_last_round_draws_what_it_would_have_drawn(
-    tmp_path, monkeypatch
-):
+def test_a_run_that_goes_on_after_its_last_round_draws_what_it_would_have_drawn(tmp_path):
     chosen = {
         "engine": "inline", "device": "cpu", "model": "mlp", "clients": 3, "bayesian_layers": 0,
         "rule": "FedAvg", "rounds": 2, "holdout": 0.3, "calibrate": "temperature",
     }  # fmt: skip
     run_inline(resolve(chosen), tmp_path / "whole")
 
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("fedbary.server_app.recorder.Recorder.finish", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run_inline(resolve(chosen), tmp_path / "run")
+    with killed_at("fedbary.server_app.recorder.Recorder.finish"):
+        run_inline(resolve(chosen), tmp_path / "run")
     run_inline(resolve({**chosen, "resume": "last"}), tmp_path / "run")
     drawn = [(tmp_path / name / "reliability.png").read_bytes() for name in ("whole", "run")]
     assert drawn[0] == drawn[1]

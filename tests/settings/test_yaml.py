@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
@@ -63,7 +63,6 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) 
 VALUES |= st.sampled_from(["on", "no", "010", "0x10", "1_0", "12:30", "2024-01-01", "1e3", "~"])
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(TEXT, VALUES | st.lists(VALUES), max_size=4))
 def test_what_is_dumped_is_read_as_it_was(tmp_path, held):
     file = tmp_path / "f.yaml"

@@ -123,7 +123,7 @@ MODES = st.builds(
     MODES, st.lists(st.sampled_from([*WAYS, None]), max_size=60), st.floats(1e-3, 3),
     st.booleans(), st.booleans(),
 )  # fmt: skip
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_client_that_does_anything_at_any_speed_costs_its_own_replies(
     mode, ways, speed, remember, real
 ):

@@ -6,7 +6,6 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from every_method import night
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
@@ -17,8 +16,7 @@ from strategies_replies import raw
 
 from fedbary.client_app import app
 from fedbary.errors import SettingError
-from fedbary.server_app.engine.inline import InlineGrid, run_inline
-from fedbary.settings.config import resolve
+from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.strategies import CONVENTIONS, RKLB, WB, CompressedGrid, chart, compression
 from fedbary.strategies.arrays import array_from_tensor, bytes_of
 from fedbary.strategies.compression import (
@@ -277,34 +275,6 @@ def test_a_hostile_packing_raises_nothing_and_changes_nothing_for_others(data):
     )
     assert strategy.admission.num_admitted >= CLIENTS - 1
     assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
-
-
-@night  # by day packed messages carry all that a method sends
-def test_the_apps_send_a_posterior_in_fewer_bytes_than_fedavg_s_model(tmp_path):
-    """1.25 of FedAvg's bytes with log-variances in 8 bits, 0.65 with means in 16."""
-    quick = {
-        "engine": "inline",
-        "pictures": False,
-        "clients": 3,
-        "rounds": 2,
-        "local_epochs": 1,
-        "samples": 2,
-    }
-    found = {}
-    for name, changes in {
-        "plain": {"bayesian_layers": 0, "rule": "FedAvg"},
-        "log_var": {"compress": "log_var"},
-        "all": {"compress": "all"},
-        "again": {"compress": "all"},
-    }.items():
-        run_inline(resolve({**quick, **changes}), tmp_path / name)
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        found[name] = json.loads(lines[-1])["bytes"]
-    for way in ("down", "up"):
-        assert found["log_var"][way] < 1.25 * found["plain"][way]
-        assert found["all"][way] < 0.65 * found["plain"][way]
-    posteriors = [(tmp_path / n / "posterior.safetensors").read_bytes() for n in ("all", "again")]
-    assert posteriors[0] == posteriors[1]
 
 
 def test_an_unknown_packing_is_refused():

@@ -55,7 +55,7 @@ def seeded(seed):
     log_var=st.floats(-12, 0),
     rounds=st.integers(1, 5),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_arrays_are_named_that_do_not_move_or_are_alike(unit, steps, alike, log_var, rounds):
     def train(log_vars, partition, server_round):
         draw = seeded(server_round if alike else 9 * partition)
@@ -74,7 +74,7 @@ def test_arrays_are_named_that_do_not_move_or_are_alike(unit, steps, alike, log_
 
 
 @given(step=st.floats(0.005, 0.1), differ=st.floats(0.1, 1), clients=st.integers(2, 4))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_small_steps_that_the_data_turn_are_no_standstill(step, differ, clients):
     """A short round moves variances a little, and much of it is the penalty's, alike at all."""
 
@@ -86,7 +86,7 @@ def test_small_steps_that_the_data_turn_are_no_standstill(step, differ, clients)
 
 
 @given(step=st.floats(0.01, 0.5), longer=st.integers(1, 9))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_clients_that_follow_the_penalty_alone_are_alike_however_many_steps_each_takes(
     step, longer
 ):
@@ -128,7 +128,7 @@ def test_rules_that_narrow_further_than_clients_widen_are_named_once(
 
 @pytest.mark.parametrize("unit", UNITS)
 @given(log_var=st.floats(-14, 2), log_var_lr=st.sampled_from([1e-3, 1e-2]), spread=st.floats(0, 1))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_step_of_the_advised_groups_moves_log_variances_by_their_rate_in_any_unit(
     unit, log_var, log_var_lr, spread
 ):

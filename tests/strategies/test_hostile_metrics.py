@@ -6,7 +6,7 @@ import math
 import pytest
 from every_method import NIGHT
 from hostile_site import run_with_a_hostile_site
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs_of import lines, posterior, same, tensors
 
@@ -58,12 +58,7 @@ def changed(reply, changes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("base", [CLASSIFICATION, REGRESSION, TABLES, VARIATIONAL], ids=str)
-@settings(
-    max_examples=100 if NIGHT else 8,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+@settings(max_examples=100 if NIGHT else 8, print_blob=True)
 @given(data=st.data())
 def test_whatever_metrics_one_of_two_sites_sends_every_round_counts_the_other(
     base, data, tmp_path_factory

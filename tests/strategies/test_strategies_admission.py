@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, MetricRecord
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies_replies import failure, raw, reply, state
 
@@ -155,7 +155,6 @@ headers = st.fixed_dictionaries(
 @example("{'descr': '<f4', 'fortran_order': False, 'shape': (True, 12)}", 48)
 @example("{'descr': '<f4', 'fortran_order': False, 'shape': " + "-" * 9000 + "1}", 48)
 @example("{'descr': '<f4', 'fortran_order': False, 'shape': (a,)}", 48)
-@settings(max_examples=300, deadline=None)
 def test_whatever_an_array_s_bytes_are_the_reply_is_refused_by_name(header, size):
     head = b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header.encode()
     refusal = reason(reply(12, with_bytes(head + bytes(size)), partition_id=3))
@@ -248,7 +247,6 @@ def weights(replies):
     return [weight_of(message, "num-examples") for message in replies]
 
 
-@settings(deadline=None)
 @given(st.lists(POSITIVE, min_size=1, max_size=7), st.floats(1, 1e3), st.data())
 def test_no_weight_exceeds_its_limit_nor_the_ratio_to_the_median(claimed, ratio, data):
     limits = data.draw(st.lists(st.one_of(st.none(), POSITIVE), min_size=7, max_size=7))
@@ -279,7 +277,6 @@ def test_in_evaluation_the_ratio_holds_too():
     assert metrics["loss"] == pytest.approx((1 + 3 * 5) / 4)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(POSITIVE, st.floats(-1e300, 1e300)), min_size=1, max_size=6))
 def test_means_of_admitted_metrics_are_finite_and_between_their_extremes(pairs):
     replies = [reply(k, num_examples=w, loss=loss) for k, (w, loss) in enumerate(pairs)]

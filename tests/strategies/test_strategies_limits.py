@@ -13,13 +13,7 @@ from strategies_replies import NO_GRID, NOBODY, raw, reply, started
 
 from fedbary.aggregation import RULES, CoordinateRule, Rule
 from fedbary.aggregation.sums import value_limit
-from fedbary.strategies import (
-    CONVENTIONS,
-    Convention,
-    PosteriorStrategy,
-    admission,
-    strategy_for,
-)
+from fedbary.strategies import CONVENTIONS, Convention, PosteriorStrategy, admission, strategy_for
 from fedbary.strategies.arrays import tensor_from_array
 from fedbary.strategies.conventions import check_arrays, scale_from
 from fedbary.strategies.gate import spoilers, train_refusal
@@ -65,7 +59,7 @@ OPPOSITE = ([-1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], 1e12)
 @example(sent=[FAR, FAR], dtype=torch.float32, unit="log_var", beta=0.0)
 @example(sent=[FAR, OPPOSITE, FAR], dtype=torch.float64, unit="rho", beta=0.9)
 @example(sent=[FAR, OPPOSITE, FAR], dtype=torch.float16, unit="std", beta=0.9)
-@settings(max_examples=100 if NIGHT else 10, deadline=None)
+@settings(max_examples=100 if NIGHT else 10)
 def test_whatever_is_admitted_has_a_sound_aggregate_that_is_admitted_again(
     rule, sent, dtype, unit, beta
 ):
@@ -182,7 +176,6 @@ def test_a_round_of_spoilers_alone_is_skipped():
 
 
 @given(sizes=st.lists(st.floats(0, 100), min_size=1, max_size=12), most=st.floats(1, 300))
-@settings(max_examples=100, deadline=None)
 def test_as_few_spoilers_as_possible_are_named(sizes, most):
     def attempt(some):
         if sum(some) > most:

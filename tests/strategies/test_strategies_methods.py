@@ -5,15 +5,16 @@ import inspect
 from importlib import import_module
 
 import pytest
+import runs_of
 import torch
 from every_method import EACH, EVEN, NIGHT, ODD, OF_CLASSES, night
 from flwr.app import Array, ArrayRecord, ConfigRecord
+from refusals import refused
 from small_apps import answering
 from torch import nn
 
 from fedbary import strategies
 from fedbary.aggregation import RULES
-from fedbary.errors import SettingError
 from fedbary.inference import Training
 from fedbary.methods import METHODS, Bench, Reply, Server, method_named
 from fedbary.parts.parameters import declared
@@ -102,8 +103,7 @@ def run(name, rounds=ROUNDS, start=None, chosen=None, **kwargs):
 
 
 def same(one, other):
-    a, b = one.to_torch_state_dict(), other.to_torch_state_dict()
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+    return runs_of.same(one.to_torch_state_dict(), other.to_torch_state_dict())
 
 
 @night
@@ -131,17 +131,6 @@ def test_a_federation_learns(name):
     model.train(name in WITHOUT_NORMS)
     x, y = (torch.cat(parts) for parts in zip(*map(data, range(CLIENTS)), strict=True))
     assert (model(x).argmax(1) == y).float().mean() > 0.8
-
-
-@night  # by day tests/apps cut off a run of each kind
-@pytest.mark.parametrize("name", EACH)
-def test_a_resumed_run_is_the_uninterrupted_one(name):
-    _, whole = run(name)
-    first, arrays = run(name, rounds=2)
-    second = strategy(name)
-    second.load_state_dict(copy.deepcopy(first.state_dict()), 2)
-    _, resumed = run(name, rounds=2, start=arrays, chosen=second)
-    assert same(whole, resumed)
 
 
 @pytest.mark.parametrize("name", EVEN)
@@ -194,14 +183,12 @@ OF_ONE_KIND = [name for name in OF_CLASSES if METHODS[name].deterministic is not
 @pytest.mark.parametrize("name", OF_ONE_KIND)
 def test_a_model_of_the_other_kind_is_refused_by_name(name):
     other = (GAUSSIAN if name in POINT else POINT)[0]
-    with pytest.raises(SettingError, match=name):
-        run(name, start=ArrayRecord(network(other).state_dict()))
+    refused(name, lambda: run(name, start=ArrayRecord(network(other).state_dict())))
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].needs_bench])
 def test_a_method_that_learns_at_the_server_asks_for_examples_there(name):
-    with pytest.raises(SettingError, match=f"bench.*{name}"):
-        strategy(name, bench=None)
+    refused(f"bench.*{name}", strategy, name, bench=None)
 
 
 def test_parameters_travel_to_the_client():

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from strategies_replies import reply, state
 
 from fedbary.aggregation import RULES, rule_named
-from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods.hierarchy import OWN
 from fedbary.strategies import (
@@ -166,13 +166,11 @@ def test_a_posterior_without_an_asked_for_tensor_is_an_error():
     ],
 )
 def test_a_convention_without_sense_is_an_error(arguments, setting):
-    with pytest.raises(SettingError, match=f"^{setting}: "):
-        Convention(*arguments)
+    refused(f"^{setting}: ", Convention, *arguments)
 
 
 def test_an_unknown_convention_lists_the_names():
-    with pytest.raises(SettingError, match="convention: 'x'.*fedbary, bayesian-torch"):
-        convention_named("x")
+    refused("convention: 'x'.*fedbary, bayesian-torch", convention_named, "x")
     own = Convention("*.m", "*.s", "std")
     assert convention_named(own) is own
 
@@ -206,7 +204,6 @@ def keys_of(convention, words):
 
 @pytest.mark.parametrize("name", CONVENTIONS)
 @given(words=st.lists(WORDS, min_size=1, max_size=3, unique=True), plain=WORDS)
-@settings(deadline=None)
 def test_reading_and_writing_is_the_identity(name, words, plain):
     convention = CONVENTIONS[name]
     generator = torch.Generator().manual_seed(0)

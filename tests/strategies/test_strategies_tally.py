@@ -1,22 +1,18 @@
 """A run outlives what one client or one round does, and says how many of its rounds counted."""
 
 import math
-import tempfile
 from itertools import groupby
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from every_method import night
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from small_apps import moving
 
 from fedbary.errors import RunError, SettingError
-from fedbary.runs.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.strategies import RKLB, strategy_for
 
@@ -37,13 +33,12 @@ def run(sound, **arguments):
     return strategy.start(grid(sound), INITIAL, num_rounds=len(sound))
 
 
-def outcome(strategy, sound, initial=INITIAL, after=lambda *_: None):
+def outcome(strategy, sound):
     """What a run ends with: its error, or its means and what the log says last of the rounds."""
     left, means = len(sound) - strategy.completed_rounds, []
 
     def evaluate(round_here, arrays):
         means.append(arrays["w_mean"].numpy().tolist())
-        after(round_here, arrays)
 
     with pytest.MonkeyPatch.context() as patched:
         lines = []
@@ -51,7 +46,7 @@ def outcome(strategy, sound, initial=INITIAL, after=lambda *_: None):
             "fedbary.strategies.admission.log", lambda _, text, *values: lines.append(text % values)
         )
         try:
-            strategy.start(grid(sound), initial, left, evaluate_fn=evaluate)
+            strategy.start(grid(sound), INITIAL, left, evaluate_fn=evaluate)
         except RunError as error:
             return str(error)
     return means[-1], lines[-1]
@@ -61,7 +56,6 @@ def outcome(strategy, sound, initial=INITIAL, after=lambda *_: None):
     sound=st.lists(st.booleans(), min_size=1, max_size=8), max_skipped=st.none() | st.integers(1, 4)
 )
 @example(sound=[True, False, False, False, True], max_skipped=3)
-@settings(max_examples=40, deadline=None)
 def test_a_run_ends_early_or_says_how_many_rounds_counted(sound, max_skipped):
     runs = [len(list(group)) for same, group in groupby(sound[:-1]) if not same]
     ends_early = max_skipped is not None and any(length >= max_skipped for length in runs)
@@ -76,48 +70,6 @@ def test_a_run_ends_early_or_says_how_many_rounds_counted(sound, max_skipped):
         means, said = outcome(strategy, sound)
         assert said.startswith(f"{sum(sound)} of {len(sound)} rounds counted")
         assert means == [sum(sound)] * 3
-
-
-class Killed(Exception):
-    pass
-
-
-@night  # by day tests/runs/test_every_moment cuts a run off at each
-@given(
-    sound=st.lists(st.booleans(), min_size=1, max_size=8),
-    max_skipped=st.none() | st.integers(1, 4),
-    cuts=st.lists(st.integers(0, 8), min_size=1, max_size=3),
-)
-@example(sound=[True, False, False, False, True], max_skipped=3, cuts=[2])
-@example(sound=[True, False, False, False, True], max_skipped=3, cuts=[4])
-@example(sound=[False, False], max_skipped=None, cuts=[1])
-@settings(max_examples=60, deadline=None)
-def test_a_run_that_is_cut_and_goes_on_ends_as_the_uninterrupted_one(sound, max_skipped, cuts):
-    def strategy():
-        return RKLB(fraction_evaluate=0.0, max_skipped=max_skipped)
-
-    going, initial = strategy(), INITIAL
-    with tempfile.TemporaryDirectory() as folder:
-        for cut in sorted({min(cut, len(sound)) for cut in cuts}):
-
-            def after(round_here, arrays, cut=cut, going=going):
-                if round_here + going.completed_rounds == cut:
-                    state = arrays.to_torch_state_dict(), going.state_dict()
-                    save_checkpoint(Path(folder), Checkpoint(cut, "", "", *state))
-                    raise Killed
-
-            try:
-                ended = outcome(going, sound, initial, after)
-            except Killed:
-                checkpoint = load_checkpoint(Path(folder), "last")
-                initial = ArrayRecord(dict(checkpoint.arrays))
-                going = strategy()
-                going.load_state_dict(checkpoint.strategy, cut)
-            else:
-                break
-        else:
-            ended = outcome(going, sound, initial)
-    assert ended == outcome(strategy(), sound)
 
 
 def test_a_run_that_ended_goes_on_with_a_larger_max_skipped_alone():

@@ -18,15 +18,7 @@ from processes import wait_until
 
 from fedbary.settings.config import resolve
 from fedbary.study.cost import RuntimeEstimator
-from fedbary.study.table import (
-    COMMON,
-    FORMAT,
-    ROUNDS,
-    RUNS,
-    read_run,
-    read_table,
-    write_table,
-)
+from fedbary.study.table import COMMON, FORMAT, ROUNDS, RUNS, read_run, read_table, write_table
 
 FEDBARY = str(Path(sys.executable).parent / "fedbary")
 QUICK = {
@@ -219,51 +211,6 @@ def test_a_sweep_that_is_stopped_ends_soon_and_whole_and_goes_on(tmp_path, how, 
     assert begun.with_name(f"{begun.name}.interrupted-1").joinpath("metrics.jsonl").exists()
     table = read_table(tmp_path / "out")
     assert table["run"].nunique() == 3 and table["round"].max() == 1
-
-
-@night  # by day tests/launching/test_warm_lost.py shows a sweep that goes on with a run
-@pytest.mark.slow
-@pytest.mark.parametrize("changed", [{}, {"lr": 0.02}])
-def test_a_run_that_was_cut_off_goes_on_where_nothing_has_changed(tmp_path, changed):
-    file = grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=30)
-    process, begun, children = started_sweep(tmp_path, file, 1)
-
-    def done():
-        return len((begun / "metrics.jsonl").read_text().splitlines()) - 1
-
-    wait_until(lambda: done() > 2, alive=process)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 130
-    wait_until(lambda: all(map(has_ended, children)), 30)
-    assert done() < 30
-    grid_file(tmp_path, [{**SEEDS[0], "seed": 0}], rounds=30, **changed)
-    for results in ("out", "anew"):
-        again = fedbary("sweep", file, "--results", results, cwd=tmp_path)
-        assert again.returncode == 0, again.stdout + again.stderr
-    resumed = yaml.safe_load((begun / "settings.yaml").read_text()).get("resumed", [])
-    assert bool(resumed) == (not changed)
-    assert begun.with_name(f"{begun.name}.interrupted-1").exists() == bool(changed)
-    tables = [read_table(tmp_path / name) for name in ("out", "anew")]
-    assert tables[0]["nll"].tolist() == tables[1]["nll"].tolist() and len(tables[0]) == 31
-
-
-@night  # by day tests/trained/test_damaged, and a run cut off goes on
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "damaged", ["metrics.jsonl", "settings.yaml"] if NIGHT else ["metrics.jsonl"]
-)
-def test_a_run_whose_files_are_damaged_is_put_aside_and_made_anew(tmp_path, damaged):
-    file = grid_file(tmp_path, [{**SEEDS[0], "seed": [0, 1]}], rounds=1)
-    first = fedbary("sweep", file, "--only", "seed=0", "--results", "out", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    (tmp_path / "out" / RUNS).unlink()
-    (folder,) = (tmp_path / "out" / "runs").iterdir()
-    whole = (folder / damaged).read_bytes()
-    (folder / damaged).write_bytes(whole[:-30])
-    again = fedbary("sweep", file, "--results", "out", cwd=tmp_path)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert folder.with_name(f"{folder.name}.interrupted-1").joinpath(damaged).exists()
-    assert read_table(tmp_path / "out")["run"].nunique() == 2
 
 
 def has_ended(process):

@@ -5,8 +5,8 @@ import os
 import pandas as pd
 import pytest
 import yaml
+from refusals import refused
 
-from fedbary.errors import SettingError
 from fedbary.settings.config import resolve
 from fedbary.study.cost import RuntimeEstimator
 from fedbary.study.grid import Experiment
@@ -32,27 +32,21 @@ def small_table(tmp_path, **changes):
 
 
 def test_a_sweep_cut_off_before_its_table_is_said_to_go_on(tmp_path):
-    with pytest.raises(SettingError, match="runs.csv, as fedbary sweep fills it, [^;]*$"):
-        read_table(tmp_path)
+    refused("runs.csv, as fedbary sweep fills it, [^;]*$", read_table, tmp_path)
     (tmp_path / "runs").mkdir()
-    with pytest.raises(
-        SettingError, match="; repeat the fedbary sweep, which makes it from the runs"
-    ):
-        read_table(tmp_path)
+    refused("; repeat the fedbary sweep, which makes it from the runs", read_table, tmp_path)
 
 
 def test_a_table_of_another_version_is_refused(tmp_path):
     small_table(tmp_path, format=FORMAT + 1)
-    with pytest.raises(SettingError, match=rf"format: '{FORMAT + 1}'; expected.*format {FORMAT};"):
-        read_table(tmp_path)
+    refused(rf"format: '{FORMAT + 1}'; expected.*format {FORMAT};", read_table, tmp_path)
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x00\xff", b"a,b\n1,2\n"])
 def test_a_damaged_table_is_refused_and_left_alone(tmp_path, damage):
     file = small_table(tmp_path)
     file.write_bytes(damage)
-    with pytest.raises(SettingError, match="move it away"):
-        read_table(tmp_path)
+    refused("move it away", read_table, tmp_path)
     assert file.read_bytes() == damage
 
 
@@ -61,15 +55,12 @@ def test_a_table_cut_off_is_refused(tmp_path):
     file = small_table(tmp_path)
     runs, rounds = file.read_bytes(), (tmp_path / ROUNDS).read_bytes()
     (tmp_path / ROUNDS).write_bytes(rounds[:-9])
-    with pytest.raises(SettingError, match=ROUNDS):
-        read_table(tmp_path)
+    refused(ROUNDS, read_table, tmp_path)
     (tmp_path / ROUNDS).write_bytes(rounds)
     file.write_bytes(runs[:-3])
-    with pytest.raises(SettingError, match="its last line is cut off"):
-        read_table(tmp_path)
+    refused("its last line is cut off", read_table, tmp_path)
     file.write_bytes(runs + runs.splitlines(keepends=True)[-1].replace(b"a", b"b", 1))
-    with pytest.raises(SettingError, match=f"{ROUNDS} lacks b"):
-        read_table(tmp_path)
+    refused(f"{ROUNDS} lacks b", read_table, tmp_path)
 
 
 def test_what_is_the_same_in_all_runs_is_written_once(tmp_path):

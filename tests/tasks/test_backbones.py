@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from every_method import night
 from own_backbones import tiny
 from runs_of import lines, posterior, same, timeless_lines
 from safetensors.torch import save_file
@@ -107,19 +106,6 @@ def test_a_run_that_is_loaded_predicts_images(done):
     assert accuracy == pytest.approx(lines(folder)[-1]["accuracy"], abs=0.15)
 
 
-@night  # by day tests/trained/test_export has graphs of images
-@pytest.mark.slow
-def test_the_graph_has_the_body(done, tmp_path):
-    """It takes some 10 s, nearly all of them the exporter's."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    trained = fedbary.load(done[1], own_code=True)
-    trained.export(tmp_path / "model.onnx", 3)
-    x = trained.evaluation_examples().x[:5]
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    (probs, *_) = session.run(["probs"], {"x": (x / 255).numpy()})
-    assert probs == pytest.approx(trained.predict(x, 3).probs.numpy(), abs=1e-4)
-
-
 def test_a_site_with_another_backbone_is_left_out_by_name(tmp_path, caplog):
     settings = chosen(tmp_path, rounds=1, ood_dataset="none")
     grid = InlineGrid(client_app.app, settings.clients, settings.model_dump())
@@ -168,27 +154,6 @@ def test_weights_come_from_a_file_by_name_or_in_order(tmp_path):
         with pytest.raises(SettingError, match="backbone_weights") as refused:
             load("own_backbones:tiny", wrong, "auto", torch.device("cpu"))
         assert said in str(refused.value)
-
-
-class Ran:
-    """What writes a file if it is unpickled."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return exec, (f"open({str(self.mark)!r}, 'w').close()",)
-
-
-@pytest.mark.parametrize("ending", ["pth", "pt", "bin"])
-def test_a_file_of_weights_runs_nothing(ending, tmp_path):
-    file, mark = tmp_path / f"weights.{ending}", tmp_path / "ran"
-    torch.save({"0.weight": Ran(mark)}, file)
-    with pytest.raises(SettingError, match="backbone_weights"):
-        fill(tiny()[0], str(file))
-    assert not mark.exists()
-    torch.load(file, weights_only=False)
-    assert mark.exists()
 
 
 @pytest.mark.parametrize("changes", [{"model": "cnn"}, {"augment": "true"}, {"task": "tables"}])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from own_backbones import tiny
 from own_texts import LONGEST, model, texts, tokeniser, write_model, write_table
+from refusals import refused
 from safetensors.torch import save_file
 from torch import nn
 
@@ -127,8 +128,7 @@ def test_a_backbone_takes_pixels_and_no_standardised_floats(low, high, fits, tmp
     if fits:
         assert body.features(x).shape == (2, 12)
         return
-    with pytest.raises(SettingError, match="floats from 0 to 1"):
-        body.features(x)
+    refused("floats from 0 to 1", body.features, x)
     arrays = {"x_train": x, "x_test": x, "y_train": [0, 1], "y_test": [0, 1]}
     np.savez(tmp_path / "x.npz", **{k: np.asarray(v) for k, v in arrays.items()})
     adapted = {"adapters": "lora", "rank": 1} if high > 2 else {}
@@ -149,8 +149,7 @@ def test_floats_go_as_they_are_to_a_backbone_that_subtracts_no_mean():
 
 
 def test_a_target_that_matches_nothing_is_refused_by_its_name():
-    with pytest.raises(SettingError, match="targets: '0.77'"):
-        with_adapters(chain(3), Adapters(2, "0.1,0.77"), 0)
+    refused("targets: '0,77'", lambda: with_adapters(chain(3), Adapters(2, '0.1,"0,77"'), 0))
 
 
 def sentence_model(folder, sentence=(), prompts=(), pooling=()):
@@ -253,8 +252,7 @@ def test_a_network_that_fails_on_its_longest_text_is_refused_at_the_start(tmp_pa
     held.config.max_position_embeddings = LONGEST + 8
     held.embeddings.position_embeddings = nn.Embedding(LONGEST - 4, 16)
     save_file(dict(held.state_dict()), tmp_path / "model" / "model.safetensors")
-    with pytest.raises(SettingError, match="max_tokens|backbone"):
-        load_text(named, "auto", "auto", False, CPU)
+    refused("max_tokens|backbone", load_text, named, "auto", "auto", False, CPU)
 
 
 def test_mostly_unknown_words_are_counted_in_a_line(tmp_path):

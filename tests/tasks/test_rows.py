@@ -5,7 +5,7 @@ import string
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.client_app.discretion import discretion
@@ -89,9 +89,6 @@ FILES = st.one_of(
 
 
 @pytest.mark.slow
-@settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(FILES, st.sampled_from(["csv", "csv.gz", "tsv", "npz", "txt"]))
 def test_nothing_that_a_site_s_table_holds_is_told_to_the_server(tmp_path, held, ending):
     of = task(tmp_path)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import settings as rules
 from hypothesis import strategies as st
 
 from fedbary.data.deal import evaluation_data, training_data
@@ -67,7 +66,6 @@ def test_what_scores_models_does_not_depend_on_it(task):
         assert not kept & scored
 
 
-@rules(deadline=None)
 @given(st.integers(2, 200), st.floats(0.0, 0.99), st.integers(0, 10**6))
 def test_any_fraction_parts_a_pool_or_is_refused(count, fraction, seed):
     pool = torch.arange(count).mul(3).numpy()
@@ -88,7 +86,6 @@ def test_without_data_at_the_server_there_is_nothing_to_part(setting, value):
         resolve(words)
 
 
-@rules(deadline=None)
 @given(st.integers(1, 200), st.floats(0.01, 1.0), st.floats(0.01, 1.0), st.integers(0, 10**6))
 def test_a_larger_part_holds_the_smaller(count, one, other, seed):
     pool = torch.arange(count).mul(3).numpy()

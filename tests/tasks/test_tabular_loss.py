@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
@@ -14,7 +14,6 @@ from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_
 counts = st.lists(st.integers(0, 10_000), min_size=2, max_size=8).filter(any)
 
 
-@settings(deadline=None)
 @given(counts)
 def test_balanced_classes_weigh_alike_and_rows_weigh_one_in_the_mean(counts):
     held, weights = torch.tensor(counts).double(), class_weights("balanced", counts).double()
@@ -33,7 +32,6 @@ def test_no_counts_are_refused(wrong):
         class_weights("rare", [1, 2])
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 39))
 def test_the_loss_of_all_rows_is_the_sum_over_any_cut_of_them(labels, cut):
     """PyTorch's weighted mean is not: of a batch of one class it drops the weight altogether."""
@@ -86,7 +84,6 @@ def test_weighted_probabilities_are_those_of_equal_classes_and_natural_undoes_it
     assert bad["sensitivity"] == pytest.approx(good["sensitivity"], abs=0.01)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 6))
 def test_natural_of_weights_of_one_is_the_same_and_stays_probabilities(seed, classes):
     generator = torch.Generator().manual_seed(seed)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from own_texts import texts, write_model, write_table
 from runs_of import lines
@@ -113,7 +112,6 @@ lies = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
-@hypothesis_settings(deadline=None, max_examples=50)
 @given(st.lists(lies, max_size=3), st.integers(0, 10**6), st.floats(-1e6, 1e6))
 def test_the_sums_are_those_of_all_honest_rows_whatever_others_send(lies, seed, far):
     generator = torch.Generator().manual_seed(seed)
@@ -151,7 +149,6 @@ def test_an_answer_of_more_rows_than_a_site_trains_on_is_none():
         _sums.read(said, 4, torch.zeros(2))
 
 
-@hypothesis_settings(deadline=None, max_examples=50)
 @given(st.data(), st.integers(2, 4), st.integers(0, 10**6))
 def test_rows_of_classes_are_counts_whatever_one_site_sends(data, classes, seed):
     """Each site's rows are as many in all as it said, and none of a class is below 0."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from every_method import night
 from own_texts import LONGEST, texts, vectors, write_model, write_table
+from refusals import refused
 from runs_of import lines, posterior, same
 
 import fedbary
@@ -96,7 +97,7 @@ def test_a_sentence_is_pooled_as_its_own_library_does(mode, is_normalised, named
     torch.testing.assert_close(backbone.features(tokens), wanted, atol=1e-5, rtol=0)
 
 
-@pytest.mark.slow
+@night  # by day small models are pooled as their own library does
 def test_minilm_of_the_package_is_minilm():
     """It takes some 10 s: 90 MB of weights are unpacked and read twice."""
     library = pytest.importorskip("sentence_transformers")
@@ -172,8 +173,7 @@ def test_a_list_of_texts_is_predicted_as_the_table_is(done, tmp_path):
     given = [text for text, _, _ in rows]
     assert torch.equal(trained.predict(given).probs, trained.predict(examples).probs)
     assert torch.equal(trained.sets(given), trained.sets(examples))
-    with pytest.raises(SettingError, match="text 2 is empty"):
-        trained.predict(["film", " \x00"])
+    refused("text 2 is empty", trained.predict, ["film", " \x00"])
 
 
 def test_a_prescribed_test_part_of_hugging_face_is_kept(chosen, tmp_path):
@@ -301,8 +301,7 @@ def test_another_model_is_refused_by_its_digest(done, tmp_path):
     settings, folder = done
     task_of(settings).require_same_data(folder)
     other = settings.model_copy(update={"backbone_weights": write_model(tmp_path, 1)[3:]})
-    with pytest.raises(SettingError, match="digest"):
-        task_of(other).require_same_data(folder)
+    refused("digest", lambda: task_of(other).require_same_data(folder))
     shorter = settings.model_copy(update={"max_tokens": 12})
     assert task_of(shorter).backbone.digest != task_of(settings).backbone.digest
 
@@ -312,8 +311,7 @@ def test_without_the_extra_one_line_names_it(chosen, monkeypatch):
 
     settings = chosen(backbone_weights="auto", max_tokens=20)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(SettingError, match=r"pip install 'fedbary\[text\]'"):
-        task_of(settings).signature()
+    refused(r"pip install 'fedbary\[text\]'", lambda: task_of(settings).signature())
 
 
 @pytest.mark.parametrize("nested", [False, True])

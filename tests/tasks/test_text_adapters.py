@@ -1,12 +1,9 @@
 """Adapters of a network of texts: they train on tokens, by peft's names of layers."""
 
-import shutil
-
 import pytest
 import torch
-from every_method import night
 from own_texts import LONGEST, model, texts, write_model, write_table
-from runs_of import lines, low_rank, network, same, tensors, timeless_lines
+from runs_of import lines, network, tensors
 
 import fedbary
 from fedbary import client_app
@@ -97,16 +94,6 @@ def test_a_run_that_is_loaded_predicts_texts_and_tables(done, tmp_path):
     assert found["nll"] == pytest.approx(lines(done[1])[-1]["nll"], abs=1e-6)
 
 
-def test_a_run_goes_on_where_it_stopped(done, tmp_path):
-    settings, folder = done
-    shutil.copytree(folder, tmp_path / "run")
-    for file in ("posterior", "checkpoint-0002"):
-        (tmp_path / "run" / f"{file}.safetensors").unlink()
-    run_inline(settings.model_copy(update={"resume": "last"}), tmp_path / "run")
-    assert timeless_lines(tmp_path / "run") == timeless_lines(folder)
-    assert same(tensors(tmp_path / "run"), tensors(folder))
-
-
 def test_sites_train_gaussian_adapters_on_tables_of_their_own(chosen, tmp_path):
     files = [write_table(tmp_path / f"{k}.csv", texts(40, seed=k)) for k in range(2)]
     nodes = [{"data-path": str(file), "name": f"ward {k}"} for k, file in enumerate(files)]
@@ -116,36 +103,3 @@ def test_sites_train_gaussian_adapters_on_tables_of_their_own(chosen, tmp_path):
     assert (line["admitted"], len(line["clients"])) == (2, 2)
     held = tensors(tmp_path / "run")
     assert sum(name.endswith("lora_B.default.weight_log_var") for name in held) == 2
-
-
-@night
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"method": "FedLPA"},
-        {"method": "Laplace"},
-        {"method": "LastLayerLaplace", "structure": "kronecker", "rule": "RKLB"},
-        {"method": "SCAFFOLD", "compress": "all"},
-        {"method": "PVI", "bayesian_layers": 5},
-    ],
-    ids=lambda changes: "-".join(map(str, changes.values())),
-)
-def test_every_kind_of_method_trains_them(changes, chosen, tmp_path):
-    settings = chosen(**changes)
-    run_inline(settings, tmp_path / "run")
-    line = lines(tmp_path / "run")[-1]
-    assert line["admitted"] == 2 and line["nll"] < 1
-    moved = low_rank(fedbary.load(tmp_path / "run").network)
-    assert all(delta.abs().max() > 0 for delta in moved.values())
-
-
-@night
-def test_the_graph_of_point_adapters_is_that_of_merged_weights(done, tmp_path):
-    """It takes some 10 s, nearly all of them the exporter's."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    trained = fedbary.load(done[1])
-    trained.export(tmp_path / "model.onnx")
-    x = trained.evaluation_examples().x[:5]
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    (probs, *_) = session.run(["probs"], {"x": x.numpy()})
-    assert probs == pytest.approx(trained.predict(x).probs.numpy(), abs=1e-4)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 from conformal_by_hand import held_out_histogram
-from every_method import NIGHT
+from every_method import NIGHT, night
+from refusals import refused
 from runs_of import INLINE
 
 import fedbary
@@ -36,11 +37,11 @@ RUNS = {
 }  # fmt: skip
 
 
-BY_DAY = ("images", "product", "numbers", "closed", "tempered")
-"""A graph of each kind; the others are made by night, each of the network and of draws."""
+BY_DAY = ("images", "product", "numbers", "closed")
+"""A graph of each kind; the others are made by night, each of the network and of draws.
 
-OF_MEANS = ("product", "tempered")
-"""Those that by day are of the network of the means."""
+The product is of the network of the means; a tempered one has sets below.
+"""
 
 
 def trained(name, folder):
@@ -60,7 +61,7 @@ def answered(file, x):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "samples"),
-    [(n, s) for n in RUNS for s in (0, 6) if NIGHT or n in BY_DAY and bool(s) != (n in OF_MEANS)],
+    [(n, s) for n in RUNS for s in (0, 6) if NIGHT or n in BY_DAY and bool(s) != (n == "product")],
 )
 def test_the_graph_predicts_what_the_model_predicts(name, samples, tmp_path, capsys):
     model = trained(name, tmp_path / "run")
@@ -83,10 +84,9 @@ def test_the_graph_predicts_what_the_model_predicts(name, samples, tmp_path, cap
     assert f"model.onnx, {several if held else 'in closed form'}" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("score", ["lac", "aps", "raps"] if NIGHT else ["raps"])
+@night  # by day the sets of a run's model, which are raps
+@pytest.mark.parametrize("score", ["lac", "aps", "raps"])
 def test_a_graph_makes_the_same_sets_of_probabilities(score, tmp_path):
-    """Some five seconds each."""
     generator = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(500, 6, generator=generator)
     probs = logits.softmax(-1)
@@ -145,6 +145,7 @@ def test_the_graph_has_the_sets_of_the_model(tmp_path):
     x = model.task.evaluation_examples().x
     found, _ = answered(tmp_path / "model.onnx", x)
     assert np.mean(found["set"] == model.sets(x, **of_site).numpy()) > 0.99
+    np.testing.assert_allclose(found["probs"], model.predict(x).probs, rtol=1e-4, atol=2e-6)
     with pytest.raises(SettingError, match="samples: 3; expected 5 and seed 0, as"):
         model.export(tmp_path / "other.onnx", 3, **of_site)
     model.export(tmp_path / "other.onnx", 3)
@@ -167,12 +168,9 @@ def test_the_graph_is_the_cpu_s_wherever_the_run_is_loaded(tmp_path, monkeypatch
 
 def test_what_cannot_be_exported_is_one_line(tmp_path, monkeypatch):
     model = trained("tables", tmp_path / "run")
-    with pytest.raises(SettingError, match="from 0 up"):
-        model.export(tmp_path / "model.onnx", -1)
+    refused("from 0 up", model.export, tmp_path / "model.onnx", -1)
     (tmp_path / "there.onnx").write_text("mine")
-    with pytest.raises(SettingError, match="--force"):
-        export(tmp_path / "run", tmp_path / "there.onnx")
+    refused("--force", export, tmp_path / "run", tmp_path / "there.onnx")
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(SettingError, match=r"fedbary\[onnx\]"):
-        model.export(tmp_path / "model.onnx")
+    refused(r"fedbary\[onnx\]", model.export, tmp_path / "model.onnx")
     assert {file.name for file in tmp_path.iterdir()} == {"run", "there.onnx"}

@@ -2,7 +2,7 @@
 
 import csv
 
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from fedbary.trained.writing import safe, write_table
@@ -27,7 +27,6 @@ def test_no_text_is_a_formula_and_each_can_be_had_back(text):
     assert list(safe([made])) == [made]
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[*HealthCheck])
 @example(["=c1", "-1", "c"])
 @given(st.lists(TEXTS, min_size=1, max_size=4, unique=True))
 def test_classes_of_any_name_come_back_from_a_table(tmp_path, names):

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from every_method import OF_NUMBERS
+from hostile_site import killed_at
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -177,20 +178,15 @@ def test_a_run_whose_sums_do_not_tell_is_refused(changes, why, tmp_path, recwarn
     assert not (tmp_path / "new").exists()
 
 
-def test_killed_at_its_end_it_leaves_no_folder(made, monkeypatch, tmp_path):
+def test_killed_at_its_end_it_leaves_no_folder(made, tmp_path):
     folders = made("pixels")
 
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fedbary.trained.forgetting.note_forgotten", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_at("fedbary.trained.forgetting.note_forgotten"):
         forget(folders / "pixels", GONE, tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(3, 40))
-@examples(max_examples=25, deadline=None)
 def test_the_standardisation_of_some_rows_follows_from_sums_in_the_unit_of_all(seed, count):
     rng = np.random.default_rng(seed)
     rows = torch.from_numpy(rng.normal(rng.normal(0, 5, 4), rng.uniform(0.1, 9, 4), (count, 4)))
@@ -207,7 +203,7 @@ def test_the_standardisation_of_some_rows_follows_from_sums_in_the_unit_of_all(s
 
 @pytest.mark.parametrize("name", ["LDA", "Ridge", "ConjugateGaussian"])
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 20))
-@examples(max_examples=10, deadline=None)
+@examples(max_examples=10)
 def test_sums_of_scaled_columns_are_scaled_sums(name, seed, count):
     method, generator = METHODS[name](), torch.Generator().manual_seed(seed)
     x = torch.randn(count, 3, generator=generator).double()
@@ -233,7 +229,6 @@ def test_sums_of_scaled_columns_are_scaled_sums(name, seed, count):
 
 
 @given(st.lists(st.text(min_size=1, max_size=9), unique=True, max_size=5))
-@examples(max_examples=25, deadline=None)
 def test_a_state_tells_its_sites_apart_by_any_names(names):
     sites = {name: (float(k + 1), {"sums/x": torch.ones(k + 1)}) for k, name in enumerate(names)}
     found = sites_of(state_of(sites))

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 import yaml
+from refusals import refused
 
 import fedbary
 from fedbary.commands import start
-from fedbary.errors import SettingError
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 
@@ -68,8 +68,7 @@ def test_code_runs_only_if_it_is_asked_for(use, setting, run, tmp_path):
     plain = {"model": "cnn", "dataset": "digits", "ood_dataset": "none"}
     plain |= {"task": "classification", "method": "barycentre", "rule": "RKLB"}
     named(run, **plain | {setting: "asked:made"})
-    with pytest.raises(SettingError, match=f"^{setting}: 'asked:made'; expected --own-code"):
-        use(run, own_code=False)
+    refused(f"^{setting}: 'asked:made'; expected --own-code", use, run, own_code=False)
     assert not (tmp_path / "trace").exists()
 
 
@@ -95,8 +94,7 @@ def test_code_in_the_folder_never_runs(use, module, place, path, run, tmp_path, 
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_text(FACTORY)
     named(run, model=f"{module}:made")
-    with pytest.raises(SettingError, match="does not lie in the run's folder"):
-        use(run, own_code=True)
+    refused("does not lie in the run's folder", use, run, own_code=True)
     assert not (tmp_path / "trace").exists()
 
 
@@ -104,6 +102,5 @@ def test_a_link_into_the_folder_is_within_it(run, tmp_path):
     (run / "inside.py").write_text(FACTORY)
     (tmp_path / "linked.py").symlink_to(run / "inside.py")
     named(run, model="linked:made")
-    with pytest.raises(SettingError, match="does not lie in the run's folder"):
-        fedbary.load(run, own_code=True)
+    refused("does not lie in the run's folder", fedbary.load, run, own_code=True)
     assert not (tmp_path / "trace").exists()

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
@@ -26,7 +26,6 @@ def predicted(sure):
 
 
 @given(sure=cases, rate=st.sampled_from([0.0, 0.05, 0.2, 0.5]))
-@settings(max_examples=200, deadline=None)
 def test_it_keeps_as_many_as_the_error_rate_allows_and_no_threshold_keeps_more(sure, rate):
     prediction, labels = predicted(sure)
     chosen = referral(prediction, labels, rate)

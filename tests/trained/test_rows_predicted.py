@@ -115,10 +115,7 @@ def test_numbers_far_from_0_keep_the_digits_that_their_spread_needs(runs, here):
         assert low < mean < high and high - low == pytest.approx(2 * 1.64485 * std, rel=1e-4)
 
 
-@given(
-    st.floats(-1e12, 1e12, allow_nan=False),
-    st.floats(1e-3, 1e6),
-)
+@given(st.floats(-1e12, 1e12, allow_nan=False), st.floats(1e-3, 1e6))
 def test_a_number_is_written_to_a_hundred_thousandth_of_its_standard_deviation(value, std):
     error = abs(float(writing._written(value, std)) - value)
     assert error <= max(1e-5 * std, 1e-15 * abs(value))

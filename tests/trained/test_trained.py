@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refused
 from runs_of import INLINE, rows
 from torch import nn
 
@@ -71,8 +72,7 @@ def test_without_the_members_there_is_no_model(name, runs, tmp_path):
     """What is left would be another model, which predicts too."""
     shutil.copytree(runs / name, tmp_path / "run")
     (tmp_path / "run" / "networks.safetensors").unlink()
-    with pytest.raises(SettingError, match="networks.safetensors.*the file as the run wrote it"):
-        fedbary.load(tmp_path / "run")
+    refused("networks.safetensors.*the file as the run wrote it", fedbary.load, tmp_path / "run")
 
 
 def test_a_run_s_files_are_as_open_as_any_file(runs, tmp_path):
@@ -240,8 +240,7 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here
         ("tables", "absent.csv", "data: 'absent.csv'; .* there is none"),
     ]
     for run, data, said in cases:
-        with pytest.raises(SettingError, match=said):
-            predict(runs / run, Path(data))
+        refused(said, predict, runs / run, Path(data))
     with pytest.raises(SettingError, match="its interval"):
         np.savez("d.npz", x=np.zeros((2, 10)))
         Path("rows.csv").write_text("age,sex,bmi,bp,s1,s2,s3,s4,s5,s6\n" + "1," * 9 + "1\n")
@@ -262,12 +261,10 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here
         with pytest.raises(SettingError) as error:
             predict(runs / run, Path(data))
         assert "\n" not in str(error.value), (run, data)
-    with pytest.raises(SettingError, match="labelled examples"):
-        evaluate(runs / "images", Path("plain.npz"))
+    refused("labelled examples", evaluate, runs / "images", Path("plain.npz"))
     assert not list(here.glob("predictions*")) and not Path("evaluation").exists()
     Path("predictions.csv").write_text("mine")
-    with pytest.raises(SettingError, match="--force"):
-        predict(runs / "images", Path("plain.npz"))
+    refused("--force", predict, runs / "images", Path("plain.npz"))
     with pytest.raises(SettingError, match="run: .*absent"):  # it is amiss whatever lies here
         predict(runs / "absent", Path("plain.npz"))
     assert Path("predictions.csv").read_text() == "mine"

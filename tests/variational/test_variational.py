@@ -4,13 +4,13 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from torch import Generator, nn
 from torch.nn import functional
 
 from fedbary import Posterior
-from fedbary.errors import SettingError
 from fedbary.models import MODELS, build
 from fedbary.variational.conversion import gaussian_layers, variational
 from fedbary.variational.layers import VariationalConv2d, VariationalLinear, sample_weights
@@ -43,7 +43,6 @@ def drawn_weight(layer, seed):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-@settings(deadline=None, max_examples=60)
 @given(plain=convolutions())
 def test_a_convolution_keeps_all_it_is_told_and_runs_with_the_drawn_weights(plain):
     layer = variational(plain, last=1, init_log_var=-1.0)
@@ -122,8 +121,7 @@ def test_a_layer_under_two_names_is_one_layer_and_attention_keeps_its_own():
     assert net.first is net.again and isinstance(net.first, VariationalLinear)
     assert isinstance(net.rest[1], VariationalLinear)
     assert list(gaussian_layers(net)) == ["first", "rest.1"]
-    with pytest.raises(SettingError, match="bayesian_layers: 3; expected .* 0 to 2"):
-        variational(Twice(), last=3)
+    refused("bayesian_layers: 3; expected .* 0 to 2", lambda: variational(Twice(), last=3))
 
 
 def test_names_and_last_convert_those_layers_alone_and_means_are_the_weights():
@@ -143,15 +141,13 @@ def test_names_and_last_convert_those_layers_alone_and_means_are_the_weights():
     assert (both[0].weight_log_var == -3).all() and (both[3].weight_log_var == -5).all()
     assert not both[0].training
     for name in ("1", "4", "conv"):
-        with pytest.raises(SettingError, match=f"layer: '{name}'; expected 0, 3"):
-            variational(plain, names=[name])
+        refused(f"layer: '{name}'; expected 0, 3", variational, plain, names=[name])
 
 
 def test_a_weight_that_two_layers_share_is_refused():
     net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     net[1].weight = net[0].weight
-    with pytest.raises(SettingError, match="shares its weight"):
-        variational(net, last=1)
+    refused("shares its weight", variational, net, last=1)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"last": 1, "names": ["0"]}])
@@ -189,8 +185,7 @@ def test_resnet20_has_the_published_size():
     layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     assert len(layers) == 20
     assert sum(p.numel() for p in net.parameters()) == 269_722
-    with pytest.raises(SettingError, match="width"):
-        build("resnet20", (3, 32, 32), 10, 0, parameters={"width": 12})
+    refused("width", build, "resnet20", (3, 32, 32), 10, 0, parameters={"width": 12})
 
 
 def test_a_network_of_ones_own_is_imported_by_name_and_tried():
@@ -208,6 +203,5 @@ def test_a_network_of_ones_own_is_imported_by_name_and_tried():
         ("own_models:probable", "answers with logits, without a softmax"),
         ("own_models", "package.module:factory"),
     ):
-        with pytest.raises(SettingError, match=said):
-            build(name, (1, 8, 8), 3, 0)
+        refused(said, build, name, (1, 8, 8), 3, 0)
     assert own_models.number((1,), 3) == 3
