@@ -51,7 +51,6 @@ def methods():
     """Each method, and forms of those that have several."""
     for name in OF_CLASSES:
         yield name, of_method(name)
-    yield "LDA noisy", of_method("LDA", epsilon=5.0, max_norm=3.0)
     yield "FedBE dirichlet", of_method("FedBE", ensemble="dirichlet")
     yield "Laplace ggn", of_method("Laplace", curvature="ggn")
     yield "pFedBayes exact", of_method("pFedBayes", global_step="exact")

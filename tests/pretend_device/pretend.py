@@ -28,6 +28,17 @@ module.__dict__.update(
 )
 torch._register_device_module("pretend", module)
 sys.modules["torch.pretend"] = module
-# As on CUDA, a parameter stays the same object, and tied ones tied, when a module is moved.
-torch.__future__.set_swap_module_params_on_conversion(True)
 torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+
+
+def moved(module, *args, apply=torch.nn.Module._apply, **kwargs):
+    """Move a module: as on CUDA, a parameter stays the same object, and tied ones tied."""
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        return apply(module, *args, **kwargs)
+    finally:  # a state dict that is loaded does not swap
+        torch.__future__.set_swap_module_params_on_conversion(before)
+
+
+torch.nn.Module._apply = moved
