@@ -219,7 +219,7 @@ def test_a_wrapper_drives_the_rule_that_averages_arrays(cls):
 @pytest.mark.parametrize("cls", WRAPPERS)
 def test_a_wrapper_is_refused_where_its_noise_would_not_hide_a_client(cls, rule):
     wrapper, clients = private(cls, strategy_for(rule)(fraction_train=0.5))
-    allowed = f"for {cls.__name__}: AALV, FedAvg, Flower's FedAvg with the client mod chart"
+    allowed = f"for {cls.__name__}: AALV, FedAvg, or Flower's FedAvg with the client mod chart"
     with pytest.raises(SettingError, match=f"rule: '{rule}'; expected {allowed}"):
         wrapper.start(clients, floating(initial()), num_rounds=1)
 
