@@ -216,9 +216,8 @@ class DSVGD(Method):
 
     def _start(self, server: Server) -> dict[str, Tensor]:
         """Return the global particles; before the first round that counts, ones drawn anew."""
-        seed = derive_seed(server.seed, "particles")
         return select_prefix(_GLOBAL, server.state) or scattered(
-            server.model, self.particles, self.init_std, seed
+            server.model, self.particles, self.init_std, derive_seed(server.seed, "particles")
         )
 
     def _density(self, rows: Tensor) -> Smooth:
@@ -243,8 +242,7 @@ class DSVGD(Method):
         def score(x: Tensor) -> Tensor:
             return torch.stack([t(x) - prior(x) for t in sites]).sum(0) + prior(x)
 
-        rows = matrix(start, like).double()
-        return descended(rows, score, self.server_steps, self.server_rate)
+        return descended(matrix(start, like).double(), score, self.server_steps, self.server_rate)
 
     def _exists(self, of: Density, q: Density, moves: Sequence[Density], damping: float) -> Tensor:
         """Return in which weights `of` times Π_k (q_k / q)^γ is no wider than the prior."""
