@@ -7,7 +7,7 @@ some invented sites has another unit.
 
     python -m benchmarks.beside DATA [--draws 5] [--seed 1]
 
-DATA is the folder that holds `uci/`. Measured with 5 draws and seed 7: see `docs/howto/tables.md`.
+DATA is the folder that holds `uci/`. The figures stand in `docs/howto/tables.md`.
 """
 
 from __future__ import annotations

@@ -18,10 +18,11 @@ from fedbary import client_app
 from fedbary.backbones import load_text
 from fedbary.commands import use
 from fedbary.errors import SettingError
+from fedbary.predictive import Prediction
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
-from fedbary.tasks import task_of
+from fedbary.tasks import Outcome, task_of
 
 QUICK = {
     "task": "text", "engine": "inline", "device": "cpu", "pictures": False, "clients": 3,
@@ -29,6 +30,8 @@ QUICK = {
     "download": False,
 }  # fmt: skip
 CPU = torch.device("cpu")
+OUTCOME = Outcome(1, torch.nn.Identity(), None, {}, [], [50, 50])
+PREDICTION = Prediction(torch.eye(2), torch.zeros(2))
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +198,21 @@ def test_a_prescribed_test_part_of_hugging_face_is_kept(chosen, tmp_path):
 def test_a_column_of_ids_that_is_not_there_is_refused_with_the_nearest(chosen):
     with pytest.raises(SettingError, match="id: 'wards'; expected a column of .*: ward; perhaps"):
         _ = task_of(chosen(id="wards")).held
+
+
+def test_texts_that_the_backbone_does_not_know_are_named_before_any_advice(chosen, tmp_path):
+    strange = [
+        (f"zug{k} qarz{k} vloom", label, ward) for k, (_, label, ward) in enumerate(texts(60))
+    ]
+    settings = chosen(dataset=str(write_table(tmp_path / "strange.csv", strange)), rounds=1)
+    run_inline(settings, tmp_path / "run")
+    failing = lines(tmp_path / "run")[-1]["failing"]
+    said = "6 of 6 scored texts are mostly words unknown to the backbone; another backbone="
+    assert 0 <= failing.index(said) < failing.index("every input gets") < failing.index("Try ")
+    assert (
+        list(task_of(chosen()).causes(OUTCOME, PREDICTION, torch.zeros(2, 4), torch.tensor([0, 1])))
+        == []
+    )
 
 
 def test_texts_that_were_trained_on_are_known_again(done, chosen):
