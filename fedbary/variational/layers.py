@@ -98,7 +98,8 @@ class _Variational(nn.Module):
 
     def __getattr__(self, name: str) -> Any:
         """Return the mean of a Gaussian bias as the `bias`."""
-        return super().__getattr__("bias_mean" if name == "bias" else name)
+        renamed = name == "bias" and self.has_gaussian_bias
+        return super().__getattr__("bias_mean" if renamed else name)
 
     def gaussian_bias(self) -> None:
         """Let the bias be Gaussian: `bias_mean`, and `bias_log_var` as the weights' mean one."""

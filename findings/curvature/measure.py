@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedbary.predictive.prediction import mixture
+from fedbary.predictive import mixture
 from fedbary.scores.metrics import fitted_temperature, nll_at_temperatures
 from fedbary.settings.config import read_yaml, resolve
 from findings.curvature.side_by_side import Member, SideBySide
@@ -89,7 +89,9 @@ class Map:
         self.cells = pd.concat([self.cells, pd.DataFrame(rows)], ignore_index=True)
         self.cells.round(6).to_csv(self.file.with_suffix(".part"), index=False)
         os.replace(self.file.with_suffix(".part"), self.file)
-        print(condition, stage, side, seed, epochs, min(row["nll"] for row in rows), flush=True)
+        print(
+            condition, stage, side, seed, epochs, min(row["held_out"] for row in rows), flush=True
+        )
 
 
 def scores(runs: SideBySide) -> Iterator[dict[str, float]]:

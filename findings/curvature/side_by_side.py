@@ -17,7 +17,7 @@ from fedbary.seeds import derive_seed
 from findings.truth.federation import Federation
 
 Weights = list[Tensor]
-"""Hidden weights (inputs, M, units), biases (M, units); output (M, units, classes), (M, classes)."""
+"""Hidden weights (inputs, M, units), biases (M, units), and (M, units, classes), (M, classes)."""
 
 
 @dataclass(frozen=True)

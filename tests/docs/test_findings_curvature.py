@@ -11,7 +11,8 @@ from findings.truth.federation import Federation
 
 WORDS = {
     "engine": "inline", "dataset": "digits", "train_fraction": 0.1, "clients": 3, "rounds": 2,
-    "alpha": 1.0, "normalise": "none", "model": "mlp", "bayesian_layers": 2, "hidden_units": 5, "batch_size": 4,
+    "alpha": 1.0, "normalise": "none", "model": "mlp", "bayesian_layers": 2, "hidden_units": 5,
+    "batch_size": 4,
     "inference": "curvature", "rule": "WB", "local_epochs": 2, "max_grad_norm": None,
     "lr": 0.1, "momentum": 0.5, "lr_schedule": "cosine", "prior_std": 0.5,
 }  # fmt: skip
@@ -36,7 +37,7 @@ def test_a_federation_beside_others_is_a_run_of_its_own():
 
 
 def test_its_curvature_is_that_of_the_local_inference():
-    """Both are unbiased; the means of many draws agree to five standard errors, tensor by tensor."""
+    """Both are unbiased: the means of many draws agree, tensor by tensor."""
     one = Federation(resolve(WORDS))
     one.take_round()
     beside = SideBySide(one, [OTHER, MEMBER], 1)
@@ -56,7 +57,7 @@ def test_its_curvature_is_that_of_the_local_inference():
 
 
 def test_means_by_precision_are_those_of_the_rule():
-    """Two programs estimate with other signs: they agree better than means by size and precision."""
+    """Their signs differ, so that they are near, not equal."""
     words = {**WORDS, "rule": "RKLB"}
     alone, plain = Federation(resolve(words)), Federation(resolve(WORDS))
     beside = SideBySide(
