@@ -196,9 +196,9 @@ def drawn_layers(model: nn.Module, samples: int, generator: Generator) -> list[N
     for name, layer in gaussian_layers(model).items():
         stacked[f"{name}.weight_mean"] = sample_weights(layer, samples, generator)
         if samples and layer.has_gaussian_bias:
-            draws = [layer.drawn_bias(generator) for _ in range(samples)]
-            stacked[f"{name}.bias_mean"] = torch.stack(draws)
-    return unstacked(stacked) if stacked and samples else [{}]
+            draws = (layer.drawn_bias(generator) for _ in range(samples))
+            stacked[f"{name}.bias_mean"] = torch.stack([b for b in draws if b is not None])
+    return [*unstacked(stacked)] if stacked and samples else [{}]
 
 
 def with_state(model: nn.Module, state: Network) -> nn.Module:

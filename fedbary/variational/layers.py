@@ -211,7 +211,8 @@ class VariationalConv2d(_Variational):
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (batch, out_channels, h, w) for x (batch, in_channels, H, W)."""
         generator = generator_of(self)
-        weight, bias = self.weight_mean, self.bias
+        weight: Tensor = self.weight_mean
+        bias: Tensor | None = self.bias
         if generator is not None:
             bias = self.drawn_bias(generator)
             std = variance_power(self.drawn_log_var, 0.5)
