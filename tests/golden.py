@@ -77,6 +77,15 @@ RUNS: dict[str, Words] = {
         f"inference/{name}": {**TABLE, "inference": name}
         for name in ("variational", "natural_gradient", "ivon", "clamped_sgd")
     },
+    "inference/curvature": {**TABLE, "inference": "curvature", "samples": 0},
+    "inference/curvature-drawn": {
+        **NUMBERS,
+        "inference": "curvature",
+        "method": "barycentre",
+        "bayesian_layers": 2,
+        "model": "mlp",
+        "noise": "learned",
+    },
     **{f"sites/{name}": {**TABLE, **LAPLACE, "covariance": name} for name in STRUCTURES},
     **{
         f"last-layer/{name}": {**_of_method("LastLayerLaplace"), "structure": name}

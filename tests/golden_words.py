@@ -20,7 +20,7 @@ from fedbary.settings.config import parse_overrides, resolve
 FILE = Path(__file__).with_suffix(".json")
 
 TASKS = ("tables", "text text=body", "regression")
-LOCAL = ("variational", "natural_gradient", "ivon", "clamped_sgd", "laplace")
+LOCAL = ("variational", "natural_gradient", "ivon", "clamped_sgd", "laplace", "curvature")
 PREDICTIVE = ("montecarlo", "members", "product", "dropout", "closed", "wrong")
 STRUCTURES = ("none", "diagonal", "kronecker", "shared", "full", "wrong")
 PARTITIONS = ("iid", "classes", "quantity", "dirichlet alpha=0.1", "wrong")

@@ -8,8 +8,8 @@ from fedbary.models import build
 from fedbary.variational.layers import VariationalLinear, reset_layer
 
 NOISE_STD = 0.5
-UNSCALED = ("clamped_sgd",)
-"""Methods whose log-variances move at the scale of their gradients, 1/n_k: see their own tests."""
+UNSCALED = ("clamped_sgd", "curvature")
+"""Methods whose log-variances do not settle by their own steps: see their own tests."""
 OF_ANY_NETWORK = tuple(name for name in INFERENCE if name != "laplace")
 """Methods that train any network. laplace takes the point weights of a last layer alone."""
 SCALED = tuple(name for name in OF_ANY_NETWORK if name not in UNSCALED)

@@ -5,6 +5,8 @@ The loss is convex in such a layer's weights, so that its minimum needs no step 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -69,14 +71,7 @@ class Head:
 
     def output_hessians(self, weights: Tensor) -> Tensor:
         """Return the Hessians of every example's loss by its outputs, (n, outputs, outputs)."""
-        outputs = (self.features @ weights.T).requires_grad_()
-        with torch.enable_grad():
-            (pull,) = torch.autograd.grad(self._of(outputs), outputs, create_graph=True)
-            rows = [
-                torch.autograd.grad(each.sum(), outputs, retain_graph=True)[0]
-                for each in pull.unbind(1)
-            ]
-        return torch.stack(rows, 1)
+        return output_hessians(self.local.nll, self.features @ weights.T, self.local.y)
 
     def _of(self, outputs: Tensor) -> Tensor:
         return self.local.nll(outputs, self.local.y) * len(outputs)
@@ -103,6 +98,19 @@ class Head:
         if self.layer.bias is not None:
             features = torch.cat([features, features.new_ones(len(features), 1)], 1)
         return features
+
+
+def output_hessians(nll: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the Hessians of every example's loss by its outputs, (n, outputs, outputs)."""
+    outputs = outputs.detach().requires_grad_()
+    with torch.enable_grad():
+        loss = nll(outputs, y) * len(outputs)
+        (pull,) = torch.autograd.grad(loss, outputs, create_graph=True)
+        rows = [
+            torch.autograd.grad(each.sum(), outputs, retain_graph=True)[0]
+            for each in pull.unbind(1)
+        ]
+    return torch.stack(rows, 1)
 
 
 def _last(model: nn.Module) -> nn.Linear:

@@ -57,8 +57,8 @@ class StepParameters(Checked):
 
 
 @dataclass(frozen=True)
-class PosteriorParameters(StepParameters):
-    """The steps, the prior and its weight, and how log-variances begin and move.
+class PriorParameters(StepParameters):
+    """The steps, and the prior.
 
     Parameters
     ----------
@@ -68,6 +68,18 @@ class PosteriorParameters(StepParameters):
         earlier_only: the same, and the network begins as a new one.
     prior_std
         Standard deviation of the prior N(0, prior_std²).
+    """
+
+    prior: Literal["normal", "global", "earlier", "earlier_only"] = "normal"
+    prior_std: Positive = 1.0
+
+
+@dataclass(frozen=True)
+class PosteriorParameters(PriorParameters):
+    """The steps, the prior and its weight, and how log-variances begin and move.
+
+    Parameters
+    ----------
     kl_weight
         Weight of KL(q‖prior)/n_k beside the mean cross-entropy. share: n_k/n, the client's share of
         all examples. All clients together then count the prior once. For linear models RKLB then
@@ -80,8 +92,6 @@ class PosteriorParameters(StepParameters):
         natural_gradient it is the part of its way that a precision moves in a step. 0 freezes them.
     """
 
-    prior: Literal["normal", "global", "earlier", "earlier_only"] = "normal"
-    prior_std: Positive = 1.0
     kl_weight: Literal["share"] | NotNegative = 0.001
     init_log_var: LogVar = -7.0
     log_var_lr: NotNegative = 0.003

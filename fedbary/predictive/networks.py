@@ -167,8 +167,9 @@ def answering_draws(model: nn.Module, samples: int, generator: Generator) -> Ans
     generator
         Source of the draws, on the model's device.
     """
-    if samples and isinstance(model, Headed) and model.can_split():
-        layers = gaussian_layers(model).values()
+    layers = gaussian_layers(model).values()
+    plain_biases = not any(layer.has_gaussian_bias for layer in layers)
+    if samples and isinstance(model, Headed) and model.can_split() and plain_biases:
         weights = [sample_weights(layer, samples, generator) for layer in layers]
 
         def answer_by_head(batch: Tensor) -> Tensor:
@@ -191,16 +192,13 @@ def drawn_layers(model: nn.Module, samples: int, generator: Generator) -> list[N
 
     There is one network if the model has no variational layers, or if `samples` is 0.
     """
-    weights = {
-        name: sample_weights(layer, samples, generator)
-        for name, layer in gaussian_layers(model).items()
-    }
-    if not weights or not samples:
-        return [{}]
-    return [
-        {f"{name}.weight_mean": stacked[sample] for name, stacked in weights.items()}
-        for sample in range(samples)
-    ]
+    stacked = {}
+    for name, layer in gaussian_layers(model).items():
+        stacked[f"{name}.weight_mean"] = sample_weights(layer, samples, generator)
+        if samples and layer.has_gaussian_bias:
+            draws = (layer.drawn_bias(generator) for _ in range(samples))
+            stacked[f"{name}.bias_mean"] = torch.stack([b for b in draws if b is not None])
+    return [*unstacked(stacked)] if stacked and samples else [{}]
 
 
 def with_state(model: nn.Module, state: Network) -> nn.Module:

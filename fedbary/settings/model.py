@@ -87,7 +87,7 @@ class Settings(BaseModel):
 
     evaluate_on: Literal["test", "validation"]
     predictive: str
-    samples: Count
+    samples: Number
     evaluate_clients: Number
     evaluate_fraction: Share
     keep_best: str

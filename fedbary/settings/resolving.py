@@ -92,7 +92,7 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     chosen = _typed({**values, **given})
     method = method_kind(chosen.method)
     adapts = given.get("adapters", "none") != "none"
-    own_usual = {**method.defaults, **(OF_LAPLACE if chosen.inference == "laplace" else {})}
+    own_usual = {**method.defaults, **OF_INFERENCE.get(chosen.inference, {})}
     if "model" in own_usual:
         values["model"] = own_usual["model"]
         chosen = _typed({**values, **given})
@@ -110,8 +110,11 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     return validated({**values, **defaults, **given})
 
 
-OF_LAPLACE = {"model": "linear", "bayesian_layers": 0, "covariance": "diagonal"}
-"""Defaults that differ with inference=laplace."""
+OF_INFERENCE: Mapping[str, Mapping[str, Any]] = {
+    "laplace": {"model": "linear", "bayesian_layers": 0, "covariance": "diagonal"},
+    "curvature": {"samples": 0},
+}
+"""Defaults that differ with some local inferences."""
 
 
 @cache

@@ -23,6 +23,7 @@ from fedbary.data.examples import Examples
 from fedbary.data.tables import Layout, load
 from fedbary.figures.run_pictures import reliability_picture
 from fedbary.figures.sheet import BLUE, GREEN, RED
+from fedbary.inference import prepare
 from fedbary.models import mlp
 from fedbary.parts.parameters import parameters_of
 from fedbary.parts.registry import predictors
@@ -143,6 +144,7 @@ class Regression(Rows):
             hidden = parameters_of(mlp.Parameters, dict(settings)).hidden_units
         model = Regressor(len(signature.features), hidden, settings.bayesian_layers, noise)  # type: ignore
         model.reset(settings.local.init_log_var, self.seed("model"))
+        prepare(settings.inference, model)
         return model
 
     def loss(self, facts: Facts) -> Loss:

@@ -1,14 +1,15 @@
-"""Variational layers: Gaussian weights, deterministic bias.
+"""Variational layers: Gaussian weights, and a bias that is deterministic unless asked for.
 
 A layer keeps its weight as `weight_mean` and `weight_log_var` (log of the variance). By these names
 `fedbary.Posterior` recognises a Gaussian tensor. The bias is deterministic, as in the papers' code.
-A forward pass samples inside of a block `with drawing(module, generator):`; elsewhere it uses the
-means.
+A local method can make it Gaussian, too (`gaussian_bias`). A forward pass samples inside of a block
+`with drawing(module, generator):`; elsewhere it uses the means.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -75,7 +76,7 @@ class _SampledLinear(torch.autograd.Function):
 
 
 class _Variational(nn.Module):
-    """A layer of Gaussian weights and a deterministic bias.
+    """A layer of Gaussian weights and a bias, which is deterministic until `gaussian_bias`.
 
     Attributes
     ----------
@@ -94,6 +95,32 @@ class _Variational(nn.Module):
         self.weight_mean = nn.Parameter(torch.empty(shape))
         self.weight_log_var = nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(shape[0])) if bias else None
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the mean of a Gaussian bias as the `bias`."""
+        renamed = name == "bias" and self.has_gaussian_bias
+        return super().__getattr__("bias_mean" if renamed else name)
+
+    def gaussian_bias(self) -> None:
+        """Let the bias be Gaussian: `bias_mean`, and `bias_log_var` as the weights' mean one."""
+        if (bias := self._parameters.get("bias")) is None:
+            return
+        del self.bias
+        log_var = torch.full_like(bias, float(self.weight_log_var.detach().mean()))
+        self.bias_mean = bias
+        self.bias_log_var = nn.Parameter(log_var, requires_grad=bias.requires_grad)
+
+    @property
+    def has_gaussian_bias(self) -> bool:
+        """Return whether the bias is Gaussian."""
+        return "bias_log_var" in self._parameters
+
+    def drawn_bias(self, noise: Source | None) -> Tensor | None:
+        """Return a draw of a Gaussian bias, or the bias."""
+        if not self.has_gaussian_bias:
+            return self.bias
+        std = variance_power(self.bias_log_var, 0.5)
+        return torch.addcmul(self.bias_mean, std, normal_like(std, noise))
 
     @property
     def drawn_log_var(self) -> Tensor:
@@ -127,7 +154,8 @@ class VariationalLinear(_Variational):
             return functional.linear(x, self.weight_mean, self.bias)
         rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
         sample = _SampledLinear.apply if isinstance(generator, Generator) else _sampled_linear
-        sampled: Tensor = sample(rows, self.weight_mean, self.drawn_log_var, self.bias, generator)
+        bias = self.drawn_bias(generator)
+        sampled: Tensor = sample(rows, self.weight_mean, self.drawn_log_var, bias, generator)
         return sampled if x.dim() == 2 else sampled.view(*x.shape[:-1], -1)
 
     def forward_with(self, x: Tensor, weights: Tensor) -> Tensor:
@@ -184,10 +212,12 @@ class VariationalConv2d(_Variational):
         """Return the outputs (batch, out_channels, h, w) for x (batch, in_channels, H, W)."""
         generator = generator_of(self)
         weight: Tensor = self.weight_mean
+        bias: Tensor | None = self.bias
         if generator is not None:
+            bias = self.drawn_bias(generator)
             std = variance_power(self.drawn_log_var, 0.5)
             weight = torch.addcmul(weight, std, normal_like(std, generator))
-        return self._convolve(x, weight, self.bias, self.groups)
+        return self._convolve(x, weight, bias, self.groups)
 
     def forward_with(self, x: Tensor, weights: Tensor) -> Tensor:
         """Return outputs (samples, batch, out, h, w) under drawn weights (samples, out, in, k, k).

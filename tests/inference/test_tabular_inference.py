@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from every_method import NIGHT
-from known_posteriors import OF_ANY_NETWORK
+from known_posteriors import OF_ANY_NETWORK, SCALED
 from scipy.optimize import minimize
 from torch import Generator
 
@@ -22,9 +22,6 @@ from fedbary.models import build
 from fedbary.scores.tables import score
 from fedbary.seeds import derive_seed
 from fedbary.tasks._class_weights import class_weights, weighted_cross_entropy
-
-SCALED = [name for name in OF_ANY_NETWORK if name != "clamped_sgd"]
-"""The methods whose variances follow the posterior, at whatever scale its gradient has."""
 
 
 def one_feature(n=300, bias=-1.0):

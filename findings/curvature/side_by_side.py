@@ -1,0 +1,149 @@
+"""Federations of a one-layer perceptron that differ in steps and weights, side by side.
+
+All have the same splits, first weights and batches, so a step of all is a few products of matrices.
+A round is that of a run of Flower: `tests/docs/test_findings_curvature.py` compares them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import avg_pool2d, one_hot
+
+from fedbary.data.batches import scale_pixels
+from fedbary.seeds import derive_seed
+from findings.truth.federation import Federation
+
+Weights = list[Tensor]
+"""Hidden weights (inputs, M, units), biases (M, units), and (M, units, classes), (M, classes)."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """The steps of one of the federations, its prior's precision, and the weights of its means."""
+
+    lr: float
+    momentum: float
+    lr_schedule: str
+    precision: float
+    by_curvature: bool
+
+
+class SideBySide:
+    """Several federations between two rounds.
+
+    Parameters
+    ----------
+    federation
+        The first weights, splits and seeds, and the settings that all have. The network has one
+        hidden layer and Gaussian weights and biases.
+    members
+        The federations. All or none of them have means by curvature.
+    pooled
+        Pixels a side that become one.
+    """
+
+    def __init__(self, federation: Federation, members: Sequence[Member], pooled: int) -> None:
+        self.federation, self.members, self.pooled = federation, members, pooled
+        self.by_curvature = members[0].by_curvature
+        self.data = [(self.inputs(s.x), s.y) for s in federation.shards]
+        self.examples = sum(len(y) for _, y in self.data)
+        hidden, bias, output, last = (
+            federation.model[f"{layer}.{part}_mean"]
+            for layer in ("hidden", "output") for part in ("weight", "bias")
+        )  # fmt: skip
+        side = math.isqrt(hidden.shape[1])
+        pixels = hidden.view(-1, 1, side, side)
+        hidden = pooled**2 * avg_pool2d(pixels, pooled).flatten(1)
+        own = hidden.t()[:, None], bias[None], output.t()[None], last[None]
+        count = len(members)
+        self.weights = [
+            t.repeat(1, count, 1) if i == 0 else t.repeat(count, *[1] * (t.dim() - 1))
+            for i, t in enumerate(own)
+        ]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return pooled images (N, inputs)."""
+        return avg_pool2d(scale_pixels(x), self.pooled).flatten(1)
+
+    def take_round(self) -> None:
+        """Let every client of every federation fit, and take the means."""
+        here = self.federation
+        here.round += 1
+        sums = [torch.zeros_like(t, dtype=torch.float64) for t in self.weights]
+        totals = [torch.zeros_like(t) for t in sums]
+        decay = here.settings.local.weight_decay + self._each("precision") / self.examples
+        for client, (x, y) in enumerate(self.data):
+            seed = here.task.seed("train", client, here.round)
+            fitted = self._fit(x, y, seed, decay)
+            curvature = self._curvature(fitted, x, seed) if self.by_curvature else None
+            for i, tensor in enumerate(fitted):
+                weight = torch.full_like(tensor, len(y), dtype=torch.float64)
+                if curvature is not None:
+                    weight *= curvature[i] + _spread(decay, i, tensor)
+                sums[i] += weight * tensor
+                totals[i] += weight
+        self.weights = [(s / t).float() for s, t in zip(sums, totals, strict=True)]
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return logits (M, N, classes) of images."""
+        return _forward(self.weights, self.inputs(x))[1]
+
+    def _each(self, name: str) -> Tensor:
+        return torch.tensor([float(getattr(member, name)) for member in self.members])
+
+    def _fit(self, x: Tensor, y: Tensor, seed: int, decay: Tensor) -> Weights:
+        by, rounds = self.federation.settings.local, self.federation.settings.rounds
+        falling = 0.5 * (1 + math.cos(math.pi * (self.federation.round - 1) / rounds))
+        cosine = torch.tensor([member.lr_schedule == "cosine" for member in self.members])
+        lr, momentum = self._each("lr") * torch.where(cosine, falling, 1.0), self._each("momentum")
+        weights = [t.clone() for t in self.weights]
+        velocities = [torch.zeros_like(t) for t in weights]
+        order, classes = Generator().manual_seed(seed), weights[3].shape[1]
+        targets = one_hot(y, classes).float()
+        for _ in range(by.local_epochs):
+            for rows in torch.randperm(len(x), generator=order).split(by.batch_size):
+                hidden, logits = _forward(weights, x[rows])
+                slopes = (logits.softmax(2) - targets[rows]) / len(rows)
+                gradients = _gradients(weights, x[rows], hidden, slopes)
+                for i, (w, u, g) in enumerate(zip(weights, velocities, gradients, strict=True)):
+                    u.mul_(_spread(momentum, i, u)).add_(g).addcmul_(w, _spread(decay, i, w))
+                    w.addcmul_(u, _spread(lr, i, w), value=-1)
+        return weights
+
+    def _curvature(self, weights: Weights, x: Tensor, seed: int) -> Weights:
+        """Return an estimate of h, as `fedbary.inference.curvature` makes it of a softmax."""
+        draws = Generator().manual_seed(derive_seed(seed, "curvature"))
+        total = [torch.zeros_like(t) for t in weights]
+        order = torch.randperm(len(x), generator=draws)
+        for rows in order.split(self.federation.settings.local.batch_size):
+            hidden, logits = _forward(weights, x[rows])
+            roots = logits.softmax(2).sqrt()
+            signs = torch.randint(2, logits.shape[1:], generator=draws).float() * 2 - 1
+            drawn = roots * signs - roots.square() * (roots * signs).sum(2, keepdim=True)
+            for t, g in zip(total, _gradients(weights, x[rows], hidden, drawn), strict=True):
+                t.addcmul_(g, g)
+        return [t / len(x) for t in total]
+
+
+def _spread(values: Tensor, place: int, like: Tensor) -> Tensor:
+    """Return a value of each federation in the shape of a tensor of `Weights`."""
+    return values.view(1, -1, 1) if place == 0 else values.view(-1, *[1] * (like.dim() - 1))
+
+
+def _forward(weights: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what enters the last layer (M, N, units), and logits (M, N, classes)."""
+    hidden, bias, output, last = weights
+    through = (x @ hidden.flatten(1)).view(len(x), *bias.shape).transpose(0, 1)
+    entering = (through + bias[:, None]).clamp_min(0)
+    return entering, torch.baddbmm(last[:, None], entering, output)
+
+
+def _gradients(weights: Weights, x: Tensor, entering: Tensor, slopes: Tensor) -> Weights:
+    """Return gradients by the weights for slopes (M, N, classes) by the logits."""
+    hidden, _, output, _ = weights
+    below = (slopes @ output.mT) * (entering > 0)
+    first = (x.t() @ below.transpose(0, 1).flatten(1)).view_as(hidden)
+    return [first, below.sum(1), entering.mT @ slopes, slopes.sum(1)]

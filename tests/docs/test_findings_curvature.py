@@ -1,0 +1,73 @@
+"""Federations side by side are those of runs."""
+
+import pytest
+import torch
+
+from fedbary.inference import curvature
+from fedbary.inference._vectors import Vectors
+from fedbary.settings.config import resolve
+from findings.curvature.side_by_side import Member, SideBySide
+from findings.truth.federation import Federation
+
+WORDS = {
+    "engine": "inline", "dataset": "digits", "train_fraction": 0.1, "clients": 3, "rounds": 2,
+    "alpha": 1.0, "normalise": "none", "model": "mlp", "bayesian_layers": 2, "hidden_units": 5,
+    "batch_size": 4,
+    "inference": "curvature", "rule": "WB", "local_epochs": 2, "max_grad_norm": None,
+    "lr": 0.1, "momentum": 0.5, "lr_schedule": "cosine", "prior_std": 0.5,
+}  # fmt: skip
+MEMBER = Member(0.1, 0.5, "cosine", 4.0, by_curvature=False)
+OTHER = Member(0.3, 0.0, "constant", 0.0, by_curvature=False)
+NAMES = [f"{layer}.{part}_mean" for layer in ("hidden", "output") for part in ("weight", "bias")]
+
+
+def flat(weights, member):
+    hidden, *others = weights
+    return [hidden[:, member].t(), others[0][member], others[1][member].t(), others[2][member]]
+
+
+def test_a_federation_beside_others_is_a_run_of_its_own():
+    alone = Federation(resolve(WORDS))
+    beside = SideBySide(Federation(resolve(WORDS)), [OTHER, MEMBER], 1)
+    for _ in range(2):
+        alone.take_round()
+        beside.take_round()
+    for name, found in zip(NAMES, flat(beside.weights, 1), strict=True):
+        torch.testing.assert_close(found, alone.model[name], rtol=1e-4, atol=1e-5)
+
+
+def test_its_curvature_is_that_of_the_local_inference():
+    """Both are unbiased: the means of many draws agree, tensor by tensor."""
+    one = Federation(resolve(WORDS))
+    one.take_round()
+    beside = SideBySide(one, [OTHER, MEMBER], 1)
+    x, local = beside.data[0][0], one.local(0)
+    local.load(one.model)
+    q = Vectors(local.model, 1.0)
+    sizes = [t.numel() for t in flat(beside.weights, 1)]
+    ours, theirs = [], []
+    for seed in range(60):
+        object.__setattr__(local, "seed", seed)
+        theirs.append([t.sum() for t in curvature.curvature(local, q).split(sizes)])
+        ours.append([t.sum() for t in flat(beside._curvature(beside.weights, x, seed), 1)])
+    ours, theirs = torch.tensor(ours), torch.tensor(theirs)
+    error = ((ours.var(0) + theirs.var(0)) / 60).sqrt()
+    assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * error).all()
+    assert (error < 0.1 * ours.mean(0)).all()
+
+
+def test_means_by_precision_are_those_of_the_rule():
+    """Their signs differ, so that they are near, not equal."""
+    words = {**WORDS, "rule": "RKLB"}
+    alone, plain = Federation(resolve(words)), Federation(resolve(WORDS))
+    beside = SideBySide(
+        Federation(resolve(words)), [Member(0.1, 0.5, "cosine", 4.0, by_curvature=True)], 1
+    )
+    for each in (alone, plain, beside):
+        each.take_round()
+    found = torch.cat([t.flatten() for t in flat(beside.weights, 0)])
+    same, other = (
+        float((found - torch.cat([f.model[n].flatten() for n in NAMES])).norm())
+        for f in (alone, plain)
+    )
+    assert same == pytest.approx(0, abs=0.7 * other)
