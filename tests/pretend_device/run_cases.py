@@ -66,7 +66,8 @@ def main(folder, names):
             for file in sorted(run.rglob("*.safetensors")):
                 held = load_file(file)
                 held.pop("strategy.run", None)  # its name, drawn anew
-                place = file.relative_to(run)
+                parts = file.relative_to(run).parts
+                place = *parts[:2], parts[-1]  # without a run's name at a client, drawn anew
                 found[name]["tensors"] |= {f"{place} {k}": t.clone() for k, t in held.items()}
         except Exception:
             found[name] = {"error": traceback.format_exc()}
