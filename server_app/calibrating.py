@@ -176,9 +176,9 @@ def _tested(
     settings, task = recorder.settings, recorder.task
     if settings.dataset == "none" or (on := task.scored_by_clients(recorder.facts)) is None:
         return {}
-    examples, kept = task.evaluation_examples(), read_digest(recorder.results.path)
-    alone = examples.groups is None and kept is not None
-    repeated = repeats(examples.x, kept.rows[kept.trained]) if alone else 0
+    examples, kept, repeated = task.evaluation_examples(), read_digest(recorder.results.path), 0
+    if kept is not None and examples.groups is None:
+        repeated = repeats(examples.x, kept.rows[kept.trained])
     x, y = (part[examples.counted.to(part.device)] for part in on)
     held = recorder.predictive
     by = Predictive.from_tensors(held.tensors(), held.kind, _noise_var(recorder))

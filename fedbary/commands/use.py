@@ -133,6 +133,7 @@ def select_referrals(
     doubt = ""
     if known is not None and known.y is not None:
         doubt, known = trained.doubt(known), known.independent()
+        assert known.y is not None
         counts = risk_histogram(trained.scored_by_sites(known), known.y)
     elif trained.sites:
         _, counts, repeated = together(trained.sites.values())

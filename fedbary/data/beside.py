@@ -121,7 +121,9 @@ def far_sites(sums: Sequence[Sums]) -> list[Far]:
         Far(
             site,
             column,
-            *(float(t[site, column]) for t in (mean, centre, distance)),
+            float(mean[site, column]),
+            float(centre[site, column]),
+            float(distance[site, column]),
             _units(*(t[site, column] for t in (distance, mean, var, centre, usual))),
         )
         for column, site in found.T.nonzero().tolist()

@@ -119,9 +119,15 @@ def _folder(path: Path, layout: ImageLayout, resize: str, group: str) -> Example
         for number, level in enumerate(levels, 1)
     }
     notes = (*held.unread(), *treated(files))
-    x = images_of(pixels, str(path))
-    told = {"files": names, "columns": columns, "converted": converted, "notes": notes}
-    return Examples(x, y, **told, groups=groups)
+    return Examples(
+        images_of(pixels, str(path)),
+        y,
+        files=names,
+        columns=columns,
+        converted=converted,
+        notes=notes,
+        groups=groups,
+    )
 
 
 def _converted(files: list[Path], names: Sequence[str], layout: ImageLayout) -> tuple[str, ...]:

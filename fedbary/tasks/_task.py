@@ -61,7 +61,10 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=1024)
 def moved(shard: Shard, device: torch.device) -> Shard:
     """Return a shard on a device, once per process."""
-    return Shard(*(held if held is None else held.to(device) for held in vars(shard).values()))
+    parts: dict[str, Any] = {
+        name: held if held is None else held.to(device) for name, held in vars(shard).items()
+    }
+    return Shard(**parts)
 
 
 @lru_cache(maxsize=4)

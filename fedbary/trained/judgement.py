@@ -253,10 +253,10 @@ def set_scores(
     SettingError
         As in `groups`.
     """
-    assert examples.y is not None
     is_known = not trained.doubt(examples)
     examples = examples.independent()
-    y, signature, settings = examples.y, trained.signature, trained.settings
+    assert (y := examples.y) is not None
+    signature, settings = trained.signature, trained.settings
     rows = rows_of(settings, signature, examples.x)
     predicted = trained.scored_by_sites(examples)
     hits, sizes = hits_and_sizes(settings, by.bins, predicted, y, rows)

@@ -186,8 +186,8 @@ def from_arrays(
         require_apart(source, groups, tested)
         said = f"{len(groups.unique())} groups to train on, {len(tested.unique())} to test on"
         notes += (f"{source}: {said}",)
-    held = x_train, y_train, x_test, y_test
-    return Dataset(name, *held, classes, augment, notes, groups, tested)
+    parts = x_train, y_train, x_test, y_test
+    return Dataset(name, *parts, classes, augment, notes, groups, tested)
 
 
 def groups_of(arrays: Mapping[str, Any], name: str, count: int, source: str) -> Tensor | None:
