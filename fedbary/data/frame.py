@@ -153,14 +153,16 @@ class Column:
         """
         import pandas
 
-        numbers = {n for word in words if np.isfinite(n := _number(word))}
+        numbers = numbers_of_words(words)
         if self.texts is None:
             gone = np.isin(self.numbers, list(numbers))
             return replace(
                 self, numbers=np.where(gone, np.nan, self.numbers), missing=self.missing | gone
             )
         names, different = {*map(name_of, words)}, set(self.texts.tolist())
-        empty = {t for t in different if t in names or (not is_code(t) and _number(t) in numbers)}
+        coded = filter(is_code, different) if self.is_text else ()
+        alike = {text for text in different.difference(coded) if _number(text) in numbers}
+        empty = different & names | alike
         if self.unfit or not empty:
             return self
         left = np.where(np.isin(self.texts, list(empty)), "", self.texts)
@@ -175,6 +177,14 @@ class Column:
     def names(self) -> list[str]:
         """The cells as names, the same for a number and for its text."""
         return [text_of(cell) for cell in self.values.tolist()]
+
+
+def numbers_of_words(words: Iterable[str]) -> set[float]:
+    """Return the numbers among some words, in float64 and as float32 rounds them."""
+    exact = {number for word in words if not np.isnan(number := _number(word))}
+    with np.errstate(over="ignore"):
+        rounded = {float(np.float32(number)) for number in exact}
+    return exact | {number for number in rounded if np.isfinite(number)}
 
 
 def _number(text: str) -> float:

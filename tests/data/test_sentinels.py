@@ -65,6 +65,23 @@ def test_many_numbers_lose_a_word_as_few_do():
     assert found.missing.sum() == 2 and np.isnan(found.numbers[-2:]).all() and not found.is_text
 
 
+@pytest.mark.parametrize("many", [3, 200])
+@pytest.mark.parametrize("word", ["-99.9", "1e30", "inf", "-999"])
+def test_a_word_is_found_in_either_width_of_floats(word, many):
+    """float32 has -99.9000015 for -99.9: the cell, the tensor and the float64 lose it alike."""
+    layout = Layout((("a", ()),), (), missing="mean", missing_words=(word,))
+    for width in (np.float32, np.float64):
+        numbers = np.r_[np.arange(many), float(word)].astype(width)
+        found = column(numbers).without({word})
+        assert found.missing.tolist() == [False] * many + [True]
+        x = emptied(torch.from_numpy(numbers.astype(np.float64))[:, None], layout)
+        assert x[:, 0].isnan().tolist() == found.missing.tolist()
+
+
+def test_a_word_beyond_float32_is_no_infinity():
+    assert not column(np.array([1.0, np.inf])).without({"1e300"}).missing.any()
+
+
 def write(folder, **columns):
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"bmi": HONEST, "sex": rng.choice(["f", "m"], 95), "y": HONEST > 27})

@@ -24,6 +24,7 @@ from fedbary.data.frame import (
     frame_of,
     is_code,
     name_of,
+    numbers_of_words,
     order_of,
     text_of,
     unit_of,
@@ -489,9 +490,9 @@ def emptied(x: Tensor, layout: Layout) -> Tensor:
     features = layout.features
     numbers = [name for name, levels in layout.columns if not levels]
     place = torch.tensor([name in numbers for name in features])
-    for word in layout.missing_words:
-        if x.shape[-1] == len(features) and _is_number(word):
-            x = x.where(~((x == float(word)) & place.to(x.device)), torch.nan)
+    for number in sorted(numbers_of_words(layout.missing_words)):
+        if x.shape[-1] == len(features):
+            x = x.where(~((x == number) & place.to(x.device)), torch.nan)
     return x
 
 
