@@ -180,8 +180,12 @@ class Column:
 
 
 def numbers_of_words(words: Iterable[str]) -> set[float]:
-    """Return the numbers among some words, in float64 and as float32 rounds them."""
-    exact = {number for word in words if not np.isnan(number := _number(word))}
+    """Return the numbers among some words, in float64 and as float32 rounds them.
+
+    Codes such as 009 are no numbers, nor is what Python alone reads as one, such as 1_0.
+    """
+    plain_words = [word for word in words if not is_code(word) and "_" not in word]
+    exact = {number for word in plain_words if not np.isnan(number := _number(word))}
     with np.errstate(over="ignore"):
         rounded = {float(np.float32(number)) for number in exact}
     return exact | {number for number in rounded if np.isfinite(number)}

@@ -108,6 +108,11 @@ def test_words_are_empty_in_tables_in_rows_to_predict_and_in_python(tmp_path):
         load_labelled(path, tmp_path, "y", choice=replace(choice, missing="refuse"))
 
 
+@pytest.mark.parametrize("word", ["009", "1_0", "0x9"])
+def test_a_code_is_no_number(word):
+    assert not column(pd.Series([9.0, 10, 8])).without([word]).missing.any()
+
+
 def test_a_refused_cell_names_the_setting(tmp_path):
     odd = pd.Series(HONEST.astype(str))
     odd[5] = "."
