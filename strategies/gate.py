@@ -27,11 +27,10 @@ MOST_NUMBERS = 1000
 """Most numbers in the metrics of an admitted reply; those in lists count singly."""
 
 STRANGE_ARRAYS = "Unexpected key(s) in state_dict"
+"""What PyTorch says of a message of a method, or with groups, that is loaded as a whole."""
 
 NEEDS_CLIENT = "its message needs fedbary.strategies.Client"
 """Beginning of what is said of a client with that error."""
-
-"""What PyTorch says of a message of a method, or with groups, that is loaded as a whole."""
 
 _ROUNDING = 1e-6
 
