@@ -81,7 +81,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Mark
 
 
 DPI = 110
-COLOURS = 256
+COLOURS = 64
 """Colours of a picture: a palette makes a report a third as large."""
 
 PAGE = """<!doctype html>
@@ -173,4 +173,4 @@ def write_small(figure: Figure, file: Path, dpi: int = DPI) -> None:
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=dpi)
     with Image.open(drawn) as picture:
-        picture.convert("RGB").quantize(COLOURS).save(file, optimize=True)
+        picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
