@@ -16,6 +16,7 @@ from fedbary.runs.schema import BEHIND, CAUTIONS, FAILING, NLL, RISING, RMSE, RO
 from fedbary.settings.combinations import may_keep_best
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfImages
+from fedbary.texts import cut
 
 PATIENCE = 3
 """Rounds in a row that are not yet reported as failing: every run begins with nothing learned."""
@@ -23,8 +24,8 @@ PATIENCE = 3
 LASTING = 2
 """Rounds in a row of the second half behind a linear model that are reported."""
 
-MOST = 3
-"""Most cautions of round 0 before a fault."""
+MOST, CAUSE = 3, 400
+"""Most cautions of round 0 before a fault, and the most characters of one."""
 
 RISE, LEAST_RISE, RISE_OF_NUMBERS = 0.1, 0.01, 0.1
 """An NLL of classes has risen from this part of the least one on, and by so many nats; one of
@@ -46,7 +47,8 @@ def advised(
     for word in _words(line):
         causes = [] if word == RISING else (earlier or [line])[0].get(CAUTIONS, [])
         more = [f"{len(causes) - MOST} more cautions in round 0"] if len(causes) > MOST else []
-        line = {**line, word: "; ".join([*causes[:MOST], *more, line[word]])}
+        first = [cut(cause, CAUSE) for cause in causes[:MOST]]
+        line = {**line, word: "; ".join([*first, *more, line[word]])}
         cures = {FAILING: _cures, RISING: _returns, BEHIND: _remedies}[word](settings, best)
         if tries := ", or ".join(cures):
             line = {**line, word: f"{line[word]}. Try {tries}"}
