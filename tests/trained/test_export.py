@@ -116,7 +116,7 @@ def test_a_column_without_spread_is_0_in_the_graph(tmp_path):
 @pytest.mark.slow
 def test_the_graph_has_the_intervals_of_the_model(tmp_path):
     """Some 5 seconds."""
-    rows = [f"{k % 7},{'ab'[k % 2]},{k % 5 + k % 2 * (k % 11)}" for k in range(120)]
+    rows = [f"{k % 7 + k / 1e3},{'ab'[k % 2]},{k % 5 + k % 2 * (k % 11)}" for k in range(120)]
     (tmp_path / "rows.csv").write_text("\n".join(["x,ward,y", *rows]))
     changes = {
         "task": "regression", "method": "ConjugateGaussian", "model": "linear", "noise": "learned",
