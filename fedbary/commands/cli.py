@@ -168,7 +168,7 @@ def deploy(
 def write(
     folder: Annotated[Path, typer.Argument(metavar="DEST", show_default=False)],
 ) -> None:
-    """Write a Flower app for `flwr run`, or to publish.
+    """Write a Flower app that can be run anywhere, or published.
 
     DEST is a new or empty folder. It gets the code, a pyproject.toml with all settings as keys of
     Flower's run config, and a README.md. Example: `fedbary app my-app`, then `flwr run my-app
