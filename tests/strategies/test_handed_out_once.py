@@ -2,13 +2,13 @@
 
 import pytest
 from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
 from linkstates import LinkedGrid
 from strategies_clients import CLIENTS, client_app, grid, initial
 
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.server_app.grids import Guarded, Watched
 from fedbary.strategies import Asynchronous, strategy_for
-from fedbary.strategies.internals import ErrorCode
 
 GRIDS = [lambda: grid(), lambda: LinkedGrid(client_app(), CLIENTS)]
 

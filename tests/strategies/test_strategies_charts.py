@@ -113,9 +113,9 @@ def test_tiny_variances_around_far_means_survive_the_subtraction_of_squares():
 
 
 def test_a_rule_that_is_no_mean_is_refused_and_so_is_an_unknown_one():
-    with pytest.raises(SettingError, match="rule: 'GAA'; expected.*a mean: .*RKLB.*WB") as refused:
+    with pytest.raises(SettingError, match="rule: 'GAA'; expected.*a mean: .*RKLB.*WB") as caught:
         chart("GAA")
-    assert "GAA" not in refused.value.allowed
+    assert "GAA" not in caught.value.allowed
     refused("rule: 'Krum'", chart, "Krum")
     refused("convention: 'x'", chart, "RKLB", "x")
 
