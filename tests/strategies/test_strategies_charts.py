@@ -10,6 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.clientapp.mod import fixedclipping_mod
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg
+from refusals import refused
 from strategies_clients import (
     CLIENTS,
     TOLERANCE,
