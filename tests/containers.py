@@ -48,7 +48,7 @@ class Containers:
             shutil.copytree(ROOT / name, folder / "clone" / name)
         for name in ("pyproject.toml", "simulation.yaml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, folder / "clone")
-        self.port, self.folder = free_port(), folder
+        self.port, self.folder, self.started = free_port(), folder, []
         paths = [str(programs), os.environ["PATH"]]
         self.environment = {**marked(folder), "PATH": os.pathsep.join(paths)}
         self.environment.pop("PYTHONPATH", None)
@@ -70,6 +70,8 @@ class Containers:
     def words(self, name, words):
         """Return a container's words with its paths on this machine."""
         held = mounts(COMPOSE["services"][name])
+        if name == "flwr":  # a run's settings are read where the SuperLink runs
+            held["/results"] = mounts(COMPOSE["services"]["superlink"])["/results"]
         paths = re.compile(
             rf"(?<![\w./])({'|'.join(map(re.escape, sorted(held, reverse=True)))})\b"
         )
@@ -101,10 +103,11 @@ class Containers:
         if name != "superlink":  # each container has ports of its own
             words += ["--port", str(free_port())]
         with open(self.folder / f"{name}.log", "wb") as log:
-            subprocess.Popen(
+            started = subprocess.Popen(
                 words, env=self.environment_of(name), cwd=self.words(name, ["/state"])[0],
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
+        self.started.append(started)
 
     def is_healthy(self):
         """Return whether the SuperLink's health check passes."""
@@ -135,6 +138,8 @@ class Containers:
 
     def stop(self):
         stop(servers_of(self.folder))
+        while self.started:
+            self.started.pop().wait()
 
 
 def lines_of_run():
