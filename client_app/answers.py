@@ -33,7 +33,7 @@ from fedbary.scores.metrics import label_share_weights
 from fedbary.seeds import seed_of_draws
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfGuarantees
-from fedbary.strategies.answering import Request
+from fedbary.strategies.client import Request
 from fedbary.strategies.compression import compression
 from fedbary.strategies.internals import ClientAppCallable, log
 from fedbary.tasks import Signature, Tested, groups, held_out, hits_and_sizes, task_of

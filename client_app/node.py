@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from fedbary import Posterior
 from fedbary.attacks import Attack, hostile_clients
 from fedbary.data.deal import Shard
-from fedbary.data.forms import user_path
+from fedbary.data.forms import one_state, user_path
 from fedbary.data.sites import Site, site_from
-from fedbary.data.unchanged import one_state
 from fedbary.inference import Prior, Training, local_method
 from fedbary.methods import Fitted
 from fedbary.runs.location import CLIENTS
@@ -24,8 +23,7 @@ from fedbary.runs.own_code import require_same_code
 from fedbary.runs.released import take_released
 from fedbary.settings.config import Settings, resolve
 from fedbary.settings.run_config import given_in
-from fedbary.strategies.answering import Request
-from fedbary.strategies.client import Client
+from fedbary.strategies.client import Client, Request
 from fedbary.strategies.federation import COUNTED_KEY, EXAMPLES_KEY
 from fedbary.tasks import Signature, Task, task_of
 

@@ -16,7 +16,7 @@ import torch
 from fedbary.backbones import load
 from fedbary.data.images import load as read
 from fedbary.data.standardise import principal
-from fedbary.tasks._features import kept_features
+from fedbary.tasks._images import kept_features
 
 TRAIN, TEST = 12_000, 2_000
 """Numbers of images."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from logging import ERROR, INFO, LogRecord
+from collections.abc import Iterable, Mapping
+from logging import ERROR, INFO
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid
 
 from fedbary.attacks import require_simulation
-from fedbary.data.forms import user_path
-from fedbary.data.unchanged import one_state
+from fedbary.data.forms import one_state, user_path
 from fedbary.errors import RunError, SettingError, last_words
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
@@ -38,13 +36,12 @@ from fedbary.server_app.recorder import Recorder
 from fedbary.server_app.roster.asker import Asker
 from fedbary.server_app.roster.member import Member, left_out_of, require_enough
 from fedbary.server_app.roster.roster import Roster, end_simulation
-from fedbary.server_app.rounds import until_stale
+from fedbary.server_app.rounds import only_our_lines, until_stale
 from fedbary.settings.config import Settings, resolve
 from fedbary.settings.modes import Synchronous, require_real_time, require_virtual_time
 from fedbary.settings.run_config import given_in
 from fedbary.strategies import CompressedGrid
 from fedbary.strategies.admission import Stalled
-from fedbary.strategies.internals import FLOWER_LOGGER as logger
 from fedbary.strategies.internals import at_exit, is_simulated, log
 from fedbary.tasks import task_of
 from fedbary.trained.started_from import beginning_of
@@ -257,20 +254,3 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
             raise RunError(f"{error}: {way_back(folder, settings, error.round)}") from None
         raise
     log(INFO, "Results: %s", folder)
-
-
-@contextmanager
-def only_our_lines() -> Iterator[None]:
-    """Keep Flower's own lines on each round out of the log, in favour of one line a round.
-
-    Warnings and errors stay.
-    """
-
-    def ours(record: LogRecord) -> bool:
-        return record.levelno > INFO or "server_app" in Path(record.pathname).parts
-
-    logger.addFilter(ours)
-    try:
-        yield
-    finally:
-        logger.removeFilter(ours)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from logging import INFO
+from logging import INFO, LogRecord
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -17,6 +18,7 @@ from fedbary.server_app.roster.asker import Asker
 from fedbary.server_app.roster.roster import Roster
 from fedbary.strategies.federation import ASKED_KEY, CLIENTS_KEY, COUNTED_KEY, EXAMPLES_KEY
 from fedbary.strategies.gate import at_most
+from fedbary.strategies.internals import FLOWER_LOGGER as logger
 from fedbary.strategies.internals import log
 
 
@@ -100,3 +102,20 @@ def until_stale(results: RunFolder) -> Iterator[None]:
         last, best = results.rounds[-1][ROUND], results.result[ROUND]
         score = f"{results.settings.keep_best} on validation data"
         log(INFO, "Stopped after round %d: %s has not improved since round %d", last, score, best)
+
+
+@contextmanager
+def only_our_lines() -> Iterator[None]:
+    """Keep Flower's own lines on each round out of the log, in favour of one line a round.
+
+    Warnings and errors stay.
+    """
+
+    def ours(record: LogRecord) -> bool:
+        return record.levelno > INFO or "server_app" in Path(record.pathname).parts
+
+    logger.addFilter(ours)
+    try:
+        yield
+    finally:
+        logger.removeFilter(ours)

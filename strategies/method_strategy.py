@@ -29,9 +29,8 @@ from .admission import Admission, Form, Refusal
 from .arrays import Blanks
 from .clocks import clock_of
 from .conventions import Convention, Names, check_arrays, convention_named, names_of
-from .federation import CLIENTS_KEY, EXAMPLES_KEY, Federation, question
+from .federation import CLIENTS_KEY, EXAMPLES_KEY, STATE, Federation, Memory, question
 from .internals import log, warn_of_newer_flower
-from .memory import STATE, Memory
 from .pace import Arrivals, Pace, Start, settled
 from .privacy import driving_wrapper, rounds_of_wrapper
 

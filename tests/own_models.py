@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fedbary.seeds import derive_seed
-from fedbary.variational.noise import seeded
+from fedbary.variational.layers import seeded
 
 
 def normed(shape, outputs):

@@ -6,7 +6,7 @@ import random
 import torch
 
 from fedbary.seeds import derive_seed
-from fedbary.variational.noise import seeded
+from fedbary.variational.layers import seeded
 
 GOOD = "wonderful superb moving funny delightful loved fine great".split()
 BAD = "terrible boring cold tedious dull hated poor worst".split()

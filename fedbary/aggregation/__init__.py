@@ -15,7 +15,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from fedbary.aggregation.robust import CoordinateRule, RobustRule, SelectionRule
-from fedbary.aggregation.rule import AnyRule, Divergence, JointRule, Rule
+from fedbary.aggregation.rules import AnyRule, Divergence, JointRule, Rule
 from fedbary.aggregation.sums import normalised
 from fedbary.aggregation.tensors import Running, aggregate_tensors, check_ratio
 from fedbary.errors import SettingError

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.rule import AnyRule, Rule
+from fedbary.aggregation.rules import AnyRule, Rule
 from fedbary.aggregation.sums import is_continuous
 from fedbary.aggregation.tensors import aggregate_buffer
 from fedbary.errors import SettingError

@@ -34,7 +34,7 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.rule import JointRule
+from fedbary.aggregation.rules import JointRule
 
 _AT_ONCE = 1 << 13
 """Weights to work on at a time, so that the intermediate tensors stay in the cache."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.rule import Rule
+from fedbary.aggregation.rules import Rule
 from fedbary.errors import SettingError
 
 Anything = TypeVar("Anything")

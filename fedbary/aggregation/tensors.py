@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fedbary.aggregation.mixing import Mixing, distances_after
 from fedbary.aggregation.robust import CoordinateRule, RobustRule, SelectionRule, median
-from fedbary.aggregation.rule import AnyRule, JointRule, Rule
-from fedbary.aggregation.rules import WB
+from fedbary.aggregation.rules import WB, AnyRule, JointRule, Rule
 from fedbary.aggregation.sums import (
     PIECE,
     RunningSums,

@@ -15,8 +15,7 @@ from torch import nn
 from fedbary.backbones import _own, _timm, _torchvision, _transformers
 from fedbary.backbones._body import Backbone
 from fedbary.backbones._transformers import TextBackbone, TrimPadding
-from fedbary.data.forms import BACKBONES, FUNCTION, backbone_of, user_path
-from fedbary.data.unchanged import Kept, state_of
+from fedbary.data.forms import BACKBONES, FUNCTION, Kept, backbone_of, state_of, user_path
 from fedbary.errors import SettingError
 from fedbary.runs.own_code import code_digest
 

@@ -17,7 +17,7 @@ from fedbary.variational.adapters import (
     merged,
     with_adapters,
 )
-from fedbary.variational.conversion import convertible_layers, gaussian_layers, variational
+from fedbary.variational.layers import convertible_layers, gaussian_layers, variational
 
 
 class Adapted(nn.Module):

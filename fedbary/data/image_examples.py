@@ -12,7 +12,7 @@ from torch import Tensor
 from fedbary.data.deal import Deal, Shard, site_shard
 from fedbary.data.examples import Examples
 from fedbary.data.formats.npz import read_npz_arrays
-from fedbary.data.forms import source_of, user_path
+from fedbary.data.forms import Kept, source_of, state_of, user_path
 from fedbary.data.grouping import group_numbers
 from fedbary.data.image_files import IMAGES, read_image, shape_of
 from fedbary.data.image_folder import (
@@ -34,7 +34,6 @@ from fedbary.data.images._dataset import (
 )
 from fedbary.data.readers import Reading, saved_sets
 from fedbary.data.sources import hf
-from fedbary.data.unchanged import Kept, state_of
 from fedbary.errors import SettingError
 from fedbary.texts import composed, printable
 

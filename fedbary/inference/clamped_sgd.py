@@ -21,10 +21,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedbary.inference import Local, Training
-from fedbary.inference._parameters import PosteriorParameters
-from fedbary.inference._steps import Update, inferred
-from fedbary.inference._vectors import Vectors
+from fedbary.inference import Local, PosteriorParameters, Training
+from fedbary.inference._steps import Update, Vectors, inferred
 from fedbary.variational.layers import VARIATIONAL
 
 LOG_VAR_RANGE = (-8.0, 8.0)

@@ -43,14 +43,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fedbary.data.batches import scale_pixels
-from fedbary.inference import Local
+from fedbary.inference import Local, PriorParameters
 from fedbary.inference._head import output_hessians
-from fedbary.inference._parameters import PriorParameters
-from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Momentum, Vectors, effective_size
+from fedbary.inference._steps import Momentum, Steps, Vectors, effective_size
 from fedbary.parts.parameters import Positive
 from fedbary.seeds import derive_seed
-from fedbary.variational.conversion import gaussian_layers
+from fedbary.variational.layers import gaussian_layers
 
 _AT_ONCE = 512
 """Examples whose outputs are found at a time."""

@@ -54,10 +54,8 @@ import torch
 from torch import Tensor
 
 from fedbary.gaussian import variance_power
-from fedbary.inference import Local
-from fedbary.inference._parameters import NaturalParameters
-from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Momentum, Vectors, effective_size, scale_precision
+from fedbary.inference import Local, NaturalParameters
+from fedbary.inference._steps import Momentum, Steps, Vectors, effective_size, scale_precision
 from fedbary.variational.layers import normal_like
 
 MAX_GAIN = 1.0

@@ -33,10 +33,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedbary.inference import Local, Training
-from fedbary.inference._parameters import NaturalParameters
-from fedbary.inference._steps import Update, inferred
-from fedbary.inference._vectors import Vectors, effective_size, scale_precision
+from fedbary.inference import Local, NaturalParameters, Training
+from fedbary.inference._steps import Update, Vectors, effective_size, inferred, scale_precision
 
 Parameters = NaturalParameters
 

@@ -22,10 +22,8 @@ import math
 import torch
 from torch import Tensor
 
-from fedbary.inference import Local, Training
-from fedbary.inference._parameters import PosteriorParameters
-from fedbary.inference._steps import Update, inferred
-from fedbary.inference._vectors import Vectors
+from fedbary.inference import Local, PosteriorParameters, Training
+from fedbary.inference._steps import Update, Vectors, inferred
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-16
 """Adam's decay rates; its epsilon is tiny because gradients of order 1e-7 are ordinary here."""

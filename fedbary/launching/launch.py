@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from fedbary.data.forms import source_of, user_path
-from fedbary.data.unchanged import one_state
+from fedbary.data.forms import one_state, source_of, user_path
 from fedbary.errors import SettingError
 from fedbary.launching.programs import failure
 from fedbary.launching.simulation import PROGRAMS, Simulate

@@ -17,8 +17,17 @@ from typing import Any
 
 from fedbary.aggregation import rule_named, rule_parameters
 from fedbary.errors import SettingError
-from fedbary.methods._method import Arrival, Bench, Fitted, Local, Method, Reply, Server, Tensors
-from fedbary.methods._sites import require_room
+from fedbary.methods._method import (
+    Arrival,
+    Bench,
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    require_room,
+)
 from fedbary.parts.imports import own_function
 from fedbary.parts.parameters import Value, declared
 from fedbary.parts.registry import is_factory, modules

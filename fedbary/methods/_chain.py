@@ -55,8 +55,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from fedbary.data.batches import scale_pixels
-from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Vectors
+from fedbary.inference._steps import Steps, Vectors
 from fedbary.methods._curvature import curvature_at_start
 from fedbary.methods._descent import Descent
 from fedbary.methods._method import Local

@@ -24,8 +24,7 @@ from torch.nn import functional
 from fedbary.aggregation.covariance import Structure
 from fedbary.data.batches import scale_pixels
 from fedbary.errors import SettingError
-from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Flat
+from fedbary.inference._steps import Flat, Steps
 from fedbary.methods._method import Local, Tensors, weights_of
 from fedbary.predictive.networks import evaluation
 from fedbary.seeds import derive_seed

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, jacrev, vmap
 
 from fedbary.data.batches import scale_pixels
-from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Momentum, Vectors
+from fedbary.inference._steps import Momentum, Steps, Vectors
 from fedbary.methods._method import Local, Tensors, weights_of
 from fedbary.predictive.networks import evaluation
 

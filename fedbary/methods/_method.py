@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -463,3 +464,31 @@ def is_buffer(name: str, tensor: Tensor) -> bool:
 def weights_of(model: Tensors) -> list[str]:
     """Return the names of a state dict's weights: its tensors that are no buffers."""
     return [name for name, tensor in model.items() if not is_buffer(name, tensor)]
+
+
+PART = 0.5
+"""The part of a machine's memory that networks may take that are held beside one another."""
+
+
+def require_room(setting: str, networks: int, model: Mapping[str, Tensor]) -> None:
+    """Raise a SettingError if so many networks take more than half of the machine's memory.
+
+    Parameters
+    ----------
+    setting
+        The setting that sets their number.
+    networks
+        Number of them.
+    model
+        One of them.
+    """
+    each = sum(tensor.numel() * tensor.element_size() for tensor in model.values())
+    room = int(PART * total_memory())
+    if networks * each > room:
+        size = f"{networks} networks of {each:,} bytes, {networks * each:,} bytes"
+        raise SettingError(setting, size, f"at most {room:,} bytes, half of this machine's memory")
+
+
+def total_memory() -> int:
+    """Return the bytes of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 from torch.func import functional_call, vmap
 
-from fedbary.inference._vectors import Batches
+from fedbary.inference._steps import Batches
 from fedbary.methods._method import Local, Tensors, is_buffer, weights_of
 
 LEAST_VAR = 1e-10

@@ -13,7 +13,6 @@ sites may have any sign, and a cavity's precision is held above 0.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,8 +26,7 @@ from fedbary.aggregation.covariance import unpacked
 from fedbary.aggregation.sums import select_prefix
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior, gaussian_pairs
-from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Momentum, Vectors
+from fedbary.inference._steps import Momentum, Steps, Vectors
 from fedbary.methods._conditions import Conditions, Unfit
 from fedbary.methods._method import (
     Arrival,
@@ -58,34 +56,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-PART = 0.5
-"""The part of a machine's memory that networks may take that are held beside one another."""
-
-
-def require_room(setting: str, networks: int, model: Mapping[str, Tensor]) -> None:
-    """Raise a SettingError if so many networks take more than half of the machine's memory.
-
-    Parameters
-    ----------
-    setting
-        The setting that sets their number.
-    networks
-        Number of them.
-    model
-        One of them.
-    """
-    each = sum(tensor.numel() * tensor.element_size() for tensor in model.values())
-    room = int(PART * total_memory())
-    if networks * each > room:
-        size = f"{networks} networks of {each:,} bytes, {networks * each:,} bytes"
-        raise SettingError(setting, size, f"at most {room:,} bytes, half of this machine's memory")
-
-
-def total_memory() -> int:
-    """Return the bytes of the machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 ROUNDING = 1e-4

@@ -75,6 +75,7 @@ from fedbary.methods._method import (
     Server,
     Tensors,
     by_client,
+    require_room,
     weighted_mean,
 )
 from fedbary.methods._particles import (
@@ -89,7 +90,7 @@ from fedbary.methods._particles import (
     scattered,
     stacked,
 )
-from fedbary.methods._sites import one_thread, require_room
+from fedbary.methods._sites import one_thread
 from fedbary.parts.parameters import Count, NotNegative, Positive, Several, ShareOrZero
 from fedbary.predictive import Predictive
 from fedbary.predictive.predictor import Members

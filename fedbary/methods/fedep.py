@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbary.gaussian import Factor
-from fedbary.inference._vectors import effective_size
+from fedbary.inference._steps import effective_size
 from fedbary.methods._method import Fitted, Local, Tensors
 from fedbary.methods._sites import ServerFactorMethod, factor
 from fedbary.parts.parameters import BelowOne, NotNegative, Share

@@ -48,7 +48,7 @@ import torch
 from torch import Tensor
 
 from fedbary.gaussian import Posterior
-from fedbary.inference._vectors import Vectors
+from fedbary.inference._steps import Vectors
 from fedbary.methods._method import (
     Fitted,
     Local,

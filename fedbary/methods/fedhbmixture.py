@@ -49,7 +49,7 @@ from torch import Generator, Tensor
 
 from fedbary.aggregation.sums import select_prefix
 from fedbary.data.batches import scale_pixels
-from fedbary.inference._vectors import Vectors
+from fedbary.inference._steps import Vectors
 from fedbary.methods._conditions import one_class
 from fedbary.methods._descent import Descent
 from fedbary.methods._method import (

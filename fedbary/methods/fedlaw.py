@@ -47,7 +47,7 @@ from fedbary.methods._bench import at_work, batches, bench_of
 from fedbary.methods._method import Method, Reply, Server, Tensors, shares, weighted_mean
 from fedbary.parts.parameters import Count, Number, Positive
 from fedbary.seeds import derive_seed
-from fedbary.variational.noise import drawing
+from fedbary.variational.layers import drawing
 
 BETAS = (0.5, 0.999)
 """Adam's decay rates, the paper's."""

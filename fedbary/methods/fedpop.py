@@ -70,8 +70,7 @@ from torch import Tensor
 
 from fedbary.aggregation.sums import select_prefix
 from fedbary.gaussian import LOG_VAR_SUFFIX, MEAN_SUFFIX, Posterior, gaussian_pairs
-from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Flat
+from fedbary.inference._steps import Flat, Steps
 from fedbary.methods._chain import speed
 from fedbary.methods._curvature import curvature_at_start
 from fedbary.methods._method import (

@@ -51,8 +51,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fedbary.inference._steps import Steps
-from fedbary.inference._vectors import Momentum, Vectors
+from fedbary.inference._steps import Momentum, Steps, Vectors
 from fedbary.methods._chain import Sampler
 from fedbary.methods._conditions import one_class
 from fedbary.methods._distil import gap, target_of

@@ -48,7 +48,7 @@ import torch
 from torch import Tensor
 
 from fedbary.aggregation.sums import select_prefix
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors
+from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, require_room
 from fedbary.methods._particles import (
     Normal,
     Score,
@@ -60,7 +60,7 @@ from fedbary.methods._particles import (
     scattered,
     stacked,
 )
-from fedbary.methods._sites import one_thread, require_room
+from fedbary.methods._sites import one_thread
 from fedbary.parts.parameters import NotNegative, Positive, Several
 from fedbary.predictive import Predictive
 from fedbary.predictive.predictor import Members

@@ -62,10 +62,10 @@ from fedbary.methods._method import (
     Reply,
     Server,
     Tensors,
+    require_room,
     weighted_mean,
     weights_of,
 )
-from fedbary.methods._sites import require_room
 from fedbary.parts.parameters import Count, NotNegative, Share
 from fedbary.predictive.predictor import Members
 

@@ -32,9 +32,8 @@ from torch import nn
 from fedbary.errors import SettingError
 from fedbary.parts.imports import own_function, said
 from fedbary.parts.registry import is_factory, modules
-from fedbary.variational.conversion import variational
 from fedbary.variational.frozen import keep_frozen
-from fedbary.variational.noise import seeded
+from fedbary.variational.layers import seeded, variational
 
 MODELS = modules("models")
 """Names of the networks."""
@@ -64,7 +63,7 @@ def build(
         Seed of the initial weights. PyTorch's default generator is left as it was.
     bayesian_layers, init_log_var
         Number of last layers with Gaussian weights, and their initial log-variance; see
-        `fedbary.variational.conversion.variational`.
+        `fedbary.variational.layers.variational`.
     parameters
         Values for the network's `Parameters`, by name; names that it has not are passed over.
     answer

@@ -6,7 +6,13 @@ results, and how networks' answers are joined. ``any_network`` predicts by a net
 program trained.
 """
 
-from fedbary.predictive.prediction import Forecast, Prediction
-from fedbary.predictive.predictor import Predictive, Predictor, mixture, product
+from fedbary.predictive.predictor import (
+    Forecast,
+    Prediction,
+    Predictive,
+    Predictor,
+    mixture,
+    product,
+)
 
 __all__ = ["Forecast", "Prediction", "Predictive", "Predictor", "mixture", "product"]

@@ -34,11 +34,19 @@ from fedbary.predictive.networks import (
     device_of,
     evaluation,
 )
-from fedbary.predictive.prediction import Forecast, Prediction, concatenated
-from fedbary.predictive.predictor import Draws, MonteCarlo, Predictive, mixed, mixture
+from fedbary.predictive.predictor import (
+    Draws,
+    Forecast,
+    MonteCarlo,
+    Prediction,
+    Predictive,
+    concatenated,
+    mixed,
+    mixture,
+)
 from fedbary.seeds import derive_seed
 from fedbary.variational import gaussian_layers
-from fedbary.variational.noise import seeded
+from fedbary.variational.layers import seeded
 
 Networks = Posterior | Sequence[Mapping[str, Tensor]]
 

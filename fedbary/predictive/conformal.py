@@ -42,7 +42,7 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from fedbary.errors import SettingError
-from fedbary.predictive.prediction import Forecast
+from fedbary.predictive.predictor import Forecast
 
 QUESTION = "conformal"
 """Name of the server's question for the sites' histograms."""

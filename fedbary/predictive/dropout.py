@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedbary.predictive.networks import Answers, device_of, evaluation
 from fedbary.predictive.predictor import Draws, Passes, Predictive
-from fedbary.variational.noise import seeded
+from fedbary.variational.layers import seeded
 
 LAYERS = (
     nn.Dropout,

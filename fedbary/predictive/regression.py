@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbary.data import standardise
-from fedbary.predictive.prediction import Forecast
+from fedbary.predictive.predictor import Forecast
 from fedbary.variational.regressor import moments
 
 MIN_NOISE_SHARE = 0.01

@@ -18,8 +18,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from fedbary.data.forms import backbone_of, source_of
-from fedbary.data.unchanged import Kept
+from fedbary.data.forms import Kept, backbone_of, source_of
 from fedbary.errors import SettingError
 from fedbary.parts.imports import own_function
 from fedbary.parts.registry import is_factory

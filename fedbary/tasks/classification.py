@@ -35,7 +35,7 @@ from fedbary.runs.run_folder import read_layout
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfImages
-from fedbary.tasks import _adapted, _beyond, _features, _images, _sums
+from fedbary.tasks import _beyond, _images, _network, _sums
 from fedbary.tasks._classes import Classes, predicts_classes
 from fedbary.tasks._network import network
 from fedbary.tasks._task import moved
@@ -47,7 +47,7 @@ class Classification(Classes):
 
     Parameters: type[Checked] = OfImages
     reads = "data/images read .npz .parquet"
-    conditions: Sequence[Conditions] = (predicts_classes, _images.conditions, _adapted.on_backbone)
+    conditions: Sequence[Conditions] = (predicts_classes, _images.conditions, _network.on_backbone)
 
     private = True
 
@@ -95,16 +95,16 @@ class Classification(Classes):
     @cached_property
     def pretrained(self) -> Backbone | None:
         """The pretrained network that the settings name; None for none."""
-        return _features.backbone_of(self.settings)
+        return _images.backbone_of(self.settings)
 
     @property
     def backbone(self) -> Backbone | None:
         """The network that makes features of the images, none of which trains; None for none."""
-        return None if _adapted.has_adapters(self.settings) else self.pretrained
+        return None if _network.has_adapters(self.settings) else self.pretrained
 
     def shard(self, site: Site, signature: ImageLayout) -> Shard:
         """Return a site's images, or their features, and labels, on the device."""
-        _features.require_same(self.pretrained, signature)
+        _images.require_same(self.pretrained, signature)
         return self.seen(self._images_of(site, signature), site.state_path)
 
     def raw(self, site: Site, signature: ImageLayout) -> Shard:
@@ -133,13 +133,13 @@ class Classification(Classes):
         """Return a shard as the model sees it but for the normalisation, on the device."""
         if self.backbone is not None:
             folder = folder or self.settings.data_dir
-            shard = _features.of_shard(shard, self.backbone, folder)
+            shard = _images.of_shard(shard, self.backbone, folder)
         return moved(shard, torch_device(self.settings))
 
     def require_same_data(self, folder: Path) -> None:
         """Raise a SettingError unless data and backbone are those of the run in a folder."""
         super().require_same_data(folder)
-        _features.require_same(self.pretrained, read_layout(folder, self.signature_from))
+        _images.require_same(self.pretrained, read_layout(folder, self.signature_from))
 
     def notes(self) -> tuple[str, ...]:
         """Return lines on the data set's folder and its oddities, and on the backbone."""
@@ -173,11 +173,11 @@ class Classification(Classes):
 
     def make_model(self, signature: ImageLayout) -> nn.Module:
         """Return the network for images of that shape, or for their features."""
-        _features.require_same(self.pretrained, signature)
+        _images.require_same(self.pretrained, signature)
         outputs, seed = len(signature.classes), self.seed("model")
-        shape = _features.shape_of(self.settings, signature)
-        if self.pretrained and _adapted.has_adapters(self.settings):
-            return _adapted.adapted_network(self.settings, self.pretrained, shape, outputs, seed)
+        shape = _images.shape_of(self.settings, signature)
+        if self.pretrained and _network.has_adapters(self.settings):
+            return _network.adapted_network(self.settings, self.pretrained, shape, outputs, seed)
         return network(self.settings, shape, outputs, seed)
 
     def augments(self, site: Site) -> Augment:
@@ -215,7 +215,7 @@ class Classification(Classes):
         sums = yield from _sums.ask(channels, pixels=math.prod(sides) if sides else 0)
         scale = Normaliser.from_sums(sums)
         if self.own.features != "all":
-            scale = yield from _features.ask_projection(scale, self.settings)
+            scale = yield from _images.ask_projection(scale, self.settings)
         return scale.facts()
 
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:
@@ -226,7 +226,7 @@ class Classification(Classes):
 
     def at_once(self, x: Tensor) -> int:
         """Return the number of inputs that networks answer at a time."""
-        return _adapted.AT_ONCE if _adapted.has_adapters(self.settings) else super().at_once(x)
+        return _network.AT_ONCE if _network.has_adapters(self.settings) else super().at_once(x)
 
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return images, or their features, normalised; without facts as they are, bytes too."""
@@ -243,7 +243,7 @@ class Classification(Classes):
 
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
         """Return what `predict` does to a batch; adapters without draws are merged."""
-        return super().graph(_adapted.merge_shared_adapters(outcome), facts, seed)
+        return super().graph(_network.merge_shared_adapters(outcome), facts, seed)
 
     def examples(self, path: Path, signature: ImageLayout) -> Examples:
         """Read an ``.npz`` file, an image, or a folder of images."""
@@ -308,5 +308,5 @@ def _scored(
 ) -> tuple[Tensor, Tensor]:
     """Return the inputs that models are scored on, in their form, and labels, on a device."""
     x, y = deal.evaluation_data(held, dealt)
-    x = _features.kept_features(x, backbone, folder) if backbone else x
+    x = _images.kept_features(x, backbone, folder) if backbone else x
     return (by(x) if by else x).to(device), y.to(device)

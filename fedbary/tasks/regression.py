@@ -28,8 +28,7 @@ from fedbary.models import mlp
 from fedbary.parts.parameters import parameters_of
 from fedbary.parts.registry import predictors
 from fedbary.predictive import Forecast, Predictive
-from fedbary.predictive.prediction import concatenated
-from fedbary.predictive.predictor import Draws, Forecasts, kind_of
+from fedbary.predictive.predictor import Draws, Forecasts, concatenated, kind_of
 from fedbary.predictive.regression import NoiseSums, RegressionStandardiser, noise_sums
 from fedbary.runs import schema
 from fedbary.scores.regression import SCORES, score

@@ -9,13 +9,14 @@ ECE, Brier score, AUROC and the sensitivity at a chosen specificity (`specificit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.functional import one_hot
 
 from fedbary.data import deal
@@ -24,6 +25,7 @@ from fedbary.data.examples import Examples, with_test
 from fedbary.data.image_layout import parse_classes
 from fedbary.data.standardise import Standardiser
 from fedbary.data.tables import Layout, load_features, load_labelled
+from fedbary.errors import SettingError
 from fedbary.figures.roc_curves import roc_curves
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.parts.parameters import ShareOrZero
@@ -34,7 +36,6 @@ from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfClasses, OfRows
 from fedbary.tasks import _beyond, _classes, _failing, _sums
-from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
 from fedbary.tasks._classes import Classes, predicts_classes
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
@@ -49,6 +50,78 @@ from fedbary.tasks._values import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+CLASS_WEIGHTS = ("none", "balanced")
+
+
+def class_weights(scheme: str, counts: Sequence[int] | Tensor) -> Tensor:
+    """Return the weight of each class, (K,) float32: 1, or N / (K N_c).
+
+    A class that no client holds has weight 1; N and K are then those of the classes that are held.
+    The weights' mean over the counted rows is 1: the data count as much as without weights.
+
+    Parameters
+    ----------
+    scheme : str
+        ``none`` or ``balanced``.
+    counts : sequence of int
+        N_c, the training rows of each class over all clients, (K,).
+
+    Raises
+    ------
+    SettingError
+        If there is no such scheme.
+    ValueError
+        If a count is negative or all are 0.
+    """
+    if scheme not in CLASS_WEIGHTS:
+        raise SettingError("class_weights", scheme, ", ".join(CLASS_WEIGHTS))
+    held = torch.as_tensor(counts, dtype=torch.float64)
+    if not (held >= 0).all() or not held.sum() > 0:
+        raise ValueError(f"counts of classes must be at least 0 and not all 0; got {counts}")
+    if scheme == "none":
+        return torch.ones(len(held))
+    equal = held.sum() / (held > 0).sum()
+    return torch.where(held > 0, equal / held, 1.0).float()
+
+
+def weighted_cross_entropy(weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss (1/B) Σ_i w_{y_i} · −log softmax(logits_i)[y_i], in nats.
+
+    The sum is divided by the number of rows B. PyTorch's ``weight=`` divides by the sum of the
+    weights instead. The influence of a rare row would then depend on the other rows of its batch.
+    Weights would cancel in batches, and at clients, with a single class.
+
+    Parameters
+    ----------
+    weights : Tensor
+        One per class, (K,), as in `class_weights`.
+
+    Returns
+    -------
+    Callable
+        Loss of logits (B, K) and labels (B,); the local methods take it as `nll`.
+    """
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        total = functional.cross_entropy(logits, labels, weights.to(logits), reduction="sum")
+        return total / len(labels)
+
+    return loss
+
+
+def natural(logits: Tensor, weights: Tensor) -> Tensor:
+    """Return logits whose softmax p ∝ q / w is under the classes' own frequencies.
+
+    Parameters
+    ----------
+    logits : Tensor
+        Logits of a network trained with the weights, (…, K); their softmax is q.
+    weights : Tensor
+        w, (K,), above 0.
+    """
+    return logits - weights.to(logits.device).log()
+
 
 SCORES = {**_classes.SCORES, "auroc": (0.0, 1.0), "sensitivity": (0.0, 1.0)}
 

@@ -23,21 +23,20 @@ from fedbary.data import deal
 from fedbary.data.batches import Augment
 from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
-from fedbary.data.forms import source_of, user_path
+from fedbary.data.forms import Kept, source_of, source_state, user_path
 from fedbary.data.grouping import id_repeats
 from fedbary.data.image_layout import ImageLayout, parse_classes
 from fedbary.data.images import Dataset
 from fedbary.data.sites import Site
 from fedbary.data.tables import Choice, load_frame, perhaps, plain
 from fedbary.data.text_rows import clean, dataset_of, read_texts, text_examples
-from fedbary.data.unchanged import Kept, source_state
 from fedbary.errors import CellError, SettingError
 from fedbary.predictive import Prediction
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfTexts
-from fedbary.tasks._adapted import on_backbone
 from fedbary.tasks._classes import predicts_classes
+from fedbary.tasks._network import on_backbone
 from fedbary.tasks._task import Task
 from fedbary.tasks._values import Condition, Facts, Outcome
 from fedbary.tasks.classification import Classification

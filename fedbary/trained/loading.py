@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from fedbary.aggregation.sums import select_prefix
 from fedbary.data.examples import Examples
-from fedbary.data.forms import user_path
-from fedbary.data.unchanged import one_state
+from fedbary.data.forms import one_state, user_path
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.methods import method_of

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from fedbary.data.digest import Digest, repeats
 from fedbary.data.examples import Examples
-from fedbary.data.forms import user_path
+from fedbary.data.forms import one_state, user_path
 from fedbary.data.layout import Layout
 from fedbary.data.tables import emptied
-from fedbary.data.unchanged import one_state
 from fedbary.errors import SettingError
 from fedbary.gaussian import Posterior
 from fedbary.predictive import Predictive

@@ -1,8 +1,7 @@
 """Gaussian layers, the conversion of a module's layers, their noise, and frozen parts."""
 
-from fedbary.variational.conversion import gaussian_layers, variational
 from fedbary.variational.frozen import frozen_config, keep_frozen, require_same_frozen
-from fedbary.variational.noise import drawing
+from fedbary.variational.layers import drawing, gaussian_layers, variational
 
 __all__ = [
     "drawing",

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from fedbary.errors import SettingError
 from fedbary.parts.imports import library
 from fedbary.texts import names_in
-from fedbary.variational.conversion import variational
-from fedbary.variational.noise import seeded
+from fedbary.variational.layers import seeded, variational
 
 EXTRA = "adapters"
 

@@ -18,7 +18,7 @@ Reference: the public code of BA-BFL (Jamoussi et al.); the formula of `GAA` is 
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.rule import Rule
+from fedbary.aggregation.rules import Rule
 from fedbary.gaussian import variance_power
 
 

@@ -26,8 +26,7 @@ from fedbary.launching.app import app_folder
 from fedbary.models.mlp import Parameters
 from fedbary.parts.parameters import parameters_of
 from fedbary.predictive.networks import drawn
-from fedbary.predictive.prediction import Forecast
-from fedbary.predictive.predictor import forecast
+from fedbary.predictive.predictor import Forecast, forecast
 from fedbary.predictive.regression import RegressionStandardiser
 from fedbary.runs.commit import git_commit
 from fedbary.scores.regression import score

@@ -17,7 +17,7 @@ Reference: this project; the rules that it joins are BA-BFL's, eqs. 7 and 8.
 
 from torch import Tensor
 
-from fedbary.aggregation.rule import Rule
+from fedbary.aggregation.rules import Rule
 from fedbary.gaussian import variance_power
 
 

@@ -15,7 +15,7 @@ Cost: the server makes one pass over the replies, with one exponential per weigh
 Reference: this project; the rules that it joins are BA-BFL's, eqs. 7 and 8.
 """
 
-from fedbary.aggregation.rule import Rule
+from fedbary.aggregation.rules import Rule
 from fedbary.gaussian import variance_power
 
 RULE = Rule(

@@ -13,7 +13,7 @@ from fedbary.seeds import derive_seed
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from fedbary.variational.conversion import gaussian_layers
+from fedbary.variational.layers import gaussian_layers
 
 OWN = "own_models:normed"
 

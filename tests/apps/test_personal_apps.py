@@ -16,8 +16,8 @@ from fedbary.runs.memory import Memory
 from fedbary.scores.metrics import evaluate, fairness, label_share_weights
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import read_yaml, resolve
-from fedbary.strategies.answering import global_model
 from fedbary.strategies.by_name import strategy_for
+from fedbary.strategies.client import global_model
 from fedbary.variational.layers import VariationalLinear, reset_layer
 
 QUICK = {**SHORT, "clients": 3, "rounds": 2, "local_epochs": 2, "alpha": 0.2}

@@ -24,7 +24,7 @@ from fedbary.server_app import run
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.server_app.rounds import Rounds
 from fedbary.settings.config import resolve
-from fedbary.strategies.answering import Request, part_asked, share_of
+from fedbary.strategies.client import Request, part_asked, share_of
 from fedbary.strategies.federation import ASKED_KEY, EXAMPLES_KEY
 from fedbary.tasks import task_of
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
+from fedbary.data.forms import Kept, one_state, state_of
 from fedbary.data.image_examples import own_data
 from fedbary.data.image_layout import ImageLayout
 from fedbary.data.images import load as load_images
 from fedbary.data.tables import load as load_numbers
 from fedbary.data.tables import load_labelled
-from fedbary.data.unchanged import Kept, one_state, state_of
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.trained import load as load_run

@@ -5,7 +5,7 @@ import torch
 from fedbary import Posterior
 from fedbary.aggregation import aggregate
 from fedbary.inference import curvature
-from fedbary.inference._vectors import Vectors
+from fedbary.inference._steps import Vectors
 from fedbary.settings.config import resolve
 from findings.curvature.side_by_side import Member, SideBySide
 from findings.truth.federation import Federation

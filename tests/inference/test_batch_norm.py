@@ -10,7 +10,7 @@ from known_posteriors import OF_ANY_NETWORK
 from torch import nn
 
 from fedbary.inference import Local, Training, local_method
-from fedbary.variational.conversion import variational
+from fedbary.variational.layers import variational
 
 
 @given(examples=st.integers(2, 300), batch_size=st.integers(1, 64))

@@ -21,8 +21,7 @@ from fedbary.models import build
 from fedbary.seeds import derive_seed
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from fedbary.variational.conversion import gaussian_layers
-from fedbary.variational.noise import drawing
+from fedbary.variational.layers import drawing, gaussian_layers
 
 LOW, HIGH = LOG_VAR_RANGE
 PAPER = resolve({"protocol": "paper"})

@@ -12,11 +12,10 @@ from fedbary.aggregation import aggregate
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, Posterior
 from fedbary.inference import Local, Training, curvature, local_method, prepare
-from fedbary.inference._vectors import Vectors
+from fedbary.inference._steps import Vectors
 from fedbary.predictive.networks import answering_draws
-from fedbary.tasks._class_weights import weighted_cross_entropy
-from fedbary.variational.conversion import variational
-from fedbary.variational.noise import drawing
+from fedbary.tasks.tables import weighted_cross_entropy
+from fedbary.variational.layers import drawing, variational
 
 NAME = "linear.weight"
 SIZES = (3, 40, 150)

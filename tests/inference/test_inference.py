@@ -22,8 +22,7 @@ from fedbary import Posterior
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, kl_divergence
 from fedbary.inference import INFERENCE, Local, Training, local_method
-from fedbary.variational.conversion import variational
-from fedbary.variational.noise import drawing
+from fedbary.variational.layers import drawing, variational
 
 NATURAL = ("natural_gradient", "ivon")
 """The methods whose variances take natural-gradient steps."""

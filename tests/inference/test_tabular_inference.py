@@ -21,7 +21,7 @@ from fedbary.inference import Local, Training, local_method
 from fedbary.models import build
 from fedbary.scores.tables import score
 from fedbary.seeds import derive_seed
-from fedbary.tasks._class_weights import class_weights, weighted_cross_entropy
+from fedbary.tasks.tables import class_weights, weighted_cross_entropy
 
 
 def one_feature(n=300, bias=-1.0):

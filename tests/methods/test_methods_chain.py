@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedbary.inference import Training, local_method
-from fedbary.inference._vectors import Vectors
+from fedbary.inference._steps import Vectors
 from fedbary.methods import Local, method_named
 from fedbary.methods._chain import Chain, by_step, speed
 from fedbary.methods._curvature import largest_curvature

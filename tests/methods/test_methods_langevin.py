@@ -8,9 +8,9 @@ from torch import nn
 
 from fedbary.errors import SettingError
 from fedbary.inference import Training, local_method
-from fedbary.methods import Local, Reply, Server, _sites
+from fedbary.methods import Local, Reply, Server, _method
 from fedbary.methods._chain import Chain, Sampler
-from fedbary.methods._sites import require_room
+from fedbary.methods._method import require_room
 from fedbary.methods.fald import FALD
 from fedbary.methods.fedppd import FedPPD
 from fedbary.methods.sghmc import SGHMC
@@ -141,7 +141,7 @@ def test_the_server_keeps_every_sample_and_goes_on_from_their_mean():
 
 
 def test_what_does_not_fit_is_refused_with_its_bytes(monkeypatch):
-    monkeypatch.setattr(_sites, "total_memory", lambda: 10_000)
+    monkeypatch.setattr(_method, "total_memory", lambda: 10_000)
     model = {"w": torch.zeros(100)}  # 400 bytes
     require_room("networks", 12, model)
     with pytest.raises(SettingError, match=r"13 networks of 400 bytes, 5,200 bytes.*5,000 bytes"):

@@ -9,7 +9,7 @@ from refusals import refused
 from torch import nn
 
 from fedbary.inference import Training, local_method
-from fedbary.methods import Local, Reply, Server, _sites, method_named
+from fedbary.methods import Local, Reply, Server, _method, method_named
 from fedbary.methods.dsvgd import DSVGD
 from fedbary.methods.fedwba import FedWBA, barycentre
 
@@ -237,7 +237,7 @@ def test_what_is_not_trained_stays_and_each_particle_has_statistics_of_its_own(n
 
 @pytest.mark.parametrize("name", ["DSVGD", "FedWBA"])
 def test_particles_of_a_big_network_are_refused_with_their_bytes(name, monkeypatch):
-    monkeypatch.setattr(_sites, "total_memory", lambda: 10_000)
+    monkeypatch.setattr(_method, "total_memory", lambda: 10_000)
     big, small = method_named(name)(particles=50), method_named(name)(particles=5)
     local = job(Mixed(), *classes(0), nn.functional.cross_entropy)
     sent = small.send(Server(Mixed().state_dict(), {}), "a")

@@ -11,7 +11,7 @@ from fedbary.methods import Bench, Reply, Server
 from fedbary.methods.predbayes import PredBayes
 from fedbary.predictive import Predictive
 from fedbary.predictive.predictor import Draws, Pooled, forecast, gaussian_pool, kind_of, log_pool
-from fedbary.tasks._class_weights import natural, weighted_cross_entropy
+from fedbary.tasks.tables import natural, weighted_cross_entropy
 from fedbary.variational.regressor import Regressor, gaussian_nll
 
 

@@ -30,7 +30,7 @@ from fedbary.methods.bayesadmm import BayesADMM
 from fedbary.methods.fedep import FedEP
 from fedbary.methods.fedsep import FedSEP
 from fedbary.methods.pvi import PVI
-from fedbary.variational.noise import generator_of
+from fedbary.variational.layers import generator_of
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.8])

@@ -13,8 +13,7 @@ from fedbary.predictive import Predictive, mixture, product
 from fedbary.predictive.dropout import Dropout
 from fedbary.predictive.networks import answering_draws, answering_states, drawn_layers
 from fedbary.predictive.predictor import Auto, Draws, Members
-from fedbary.variational.conversion import variational
-from fedbary.variational.noise import drawing
+from fedbary.variational.layers import drawing, variational
 
 
 def model(n, log_var=-3.0):

@@ -16,7 +16,7 @@ from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from fedbary.tasks._features import kept_features
+from fedbary.tasks._images import kept_features
 
 MINE = '''
 """A network."""

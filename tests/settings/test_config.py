@@ -19,7 +19,7 @@ from fedbary.settings.modes import Synchronous
 from fedbary.settings.owners import layers_of, models, owners
 from fedbary.settings.run_config import resolve_run_config, to_run_config
 from fedbary.settings.task_words import OfAdapters, OfClasses, OfGuarantees, OfImages, OfRows
-from fedbary.variational.conversion import convertible_layers
+from fedbary.variational.layers import convertible_layers
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,7 +18,7 @@ from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve, validated
 from fedbary.settings.explain import explained
 from fedbary.strategies import MethodStrategy, PosteriorStrategy, strategy_for
-from fedbary.strategies.answering import Request
+from fedbary.strategies.client import Request
 from fedbary.strategies.method_strategy import METHOD_KEY
 
 RULE, METHOD = {"rule": "own_parts:RULE"}, {"method": "own_parts:Near"}

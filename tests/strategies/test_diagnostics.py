@@ -1,6 +1,7 @@
 """Variances that do not train are named once, and so is a rule that shrinks them."""
 
 import math
+from logging import WARNING
 
 import pytest
 import torch
@@ -36,7 +37,8 @@ def warnings_of(train, log_vars, units=UNITS["log_var"], rule="RKLB", rounds=3, 
         initial[f"{i}.s"] = units.from_log_var(torch.full((40, 60), log_var))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            "fedbary.strategies.diagnostics.log", lambda _, text, *args: lines.append(text % args)
+            "fedbary.strategies.strategy.log",
+            lambda level, text, *args: level == WARNING and lines.append(text % args),
         )
         strategy = getattr(strategies, rule)(fraction_evaluate=0.0, convention=units)
         grid = InlineGrid(moving(trained), clients, {})

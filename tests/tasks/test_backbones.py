@@ -50,7 +50,7 @@ def but_for_pixels(found):
 
 def kept(settings, x):
     """Return the features of images as the run has them."""
-    from fedbary.tasks._features import kept_features
+    from fedbary.tasks._images import kept_features
 
     return kept_features(x, task_of(settings).backbone, settings.data_dir)
 

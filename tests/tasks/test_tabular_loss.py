@@ -9,7 +9,7 @@ from torch.nn import functional
 from fedbary.errors import SettingError
 from fedbary.scores.metrics import evaluate
 from fedbary.scores.tables import score
-from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
+from fedbary.tasks.tables import class_weights, natural, weighted_cross_entropy
 
 counts = st.lists(st.integers(0, 10_000), min_size=2, max_size=8).filter(any)
 

@@ -22,7 +22,7 @@ from fedbary.variational.adapters import (
     merged,
     with_adapters,
 )
-from fedbary.variational.noise import seeded
+from fedbary.variational.layers import seeded
 
 few = settings(max_examples=15, deadline=None)
 SEEDS = st.integers(0, 2**32 - 1)

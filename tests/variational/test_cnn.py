@@ -8,7 +8,7 @@ from fedbary import Posterior
 from fedbary.errors import SettingError
 from fedbary.models import build
 from fedbary.models.cnn import LAYERS
-from fedbary.variational.noise import drawing
+from fedbary.variational.layers import drawing
 
 
 def model(n, shape=(1, 28, 28), classes=10, seed=0, **parameters):

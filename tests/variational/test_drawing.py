@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Generator, nn
 
-from fedbary.variational.layers import VariationalLinear, reset_layer
-from fedbary.variational.noise import drawing, generator_of
-from fedbary.variational.noise import seeded as default_seeded
+from fedbary.variational.layers import VariationalLinear, drawing, generator_of, reset_layer
+from fedbary.variational.layers import seeded as default_seeded
 
 
 def layer():

@@ -5,8 +5,7 @@ import torch
 from torch import Generator
 from torch.nn import functional
 
-from fedbary.variational.layers import VariationalLinear, reset_layer
-from fedbary.variational.noise import drawing
+from fedbary.variational.layers import VariationalLinear, drawing, reset_layer
 
 
 def seeded(seed=0):

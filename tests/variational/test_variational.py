@@ -12,9 +12,14 @@ from torch.nn import functional
 
 from fedbary import Posterior
 from fedbary.models import MODELS, build
-from fedbary.variational.conversion import gaussian_layers, variational
-from fedbary.variational.layers import VariationalConv2d, VariationalLinear, sample_weights
-from fedbary.variational.noise import drawing
+from fedbary.variational.layers import (
+    VariationalConv2d,
+    VariationalLinear,
+    drawing,
+    gaussian_layers,
+    sample_weights,
+    variational,
+)
 
 
 def seeded(seed=0):

@@ -17,7 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedbary.data.formats.npz import NAMES, PARTS, read_npz_arrays
-from fedbary.data.forms import elsewhere, endings, source_of, user_path
+from fedbary.data.forms import (
+    Kept,
+    elsewhere,
+    endings,
+    source_of,
+    source_state,
+    state_of,
+    user_path,
+)
 from fedbary.data.image_files import Shape
 from fedbary.data.image_folder import UNNAMED
 from fedbary.data.images._dataset import (
@@ -29,7 +37,6 @@ from fedbary.data.images._dataset import (
     pixel_sums,
 )
 from fedbary.data.readers import GROUPS, Reading, reader
-from fedbary.data.unchanged import Kept, source_state, state_of
 from fedbary.errors import SettingError, one_line
 from fedbary.parts.registry import modules
 

@@ -17,7 +17,15 @@ from torch import Tensor
 
 from fedbary.data.examples import Examples
 from fedbary.data.formats.npz import PARTS
-from fedbary.data.forms import DataSource, elsewhere, endings, source_of, user_path
+from fedbary.data.forms import (
+    DataSource,
+    Kept,
+    elsewhere,
+    endings,
+    source_of,
+    source_state,
+    user_path,
+)
 from fedbary.data.frame import Frame, plain
 from fedbary.data.grouping import group_numbers
 from fedbary.data.layout import Layout
@@ -35,7 +43,6 @@ from fedbary.data.tables._layout import (
     perhaps,
     require_rows,
 )
-from fedbary.data.unchanged import Kept, source_state
 from fedbary.errors import CellError, SettingError
 from fedbary.parts.registry import modules
 
