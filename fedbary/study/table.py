@@ -99,7 +99,8 @@ def read(folder: Path) -> pd.DataFrame:
     if (folder / COMMON).exists():
         common = _parsed((folder / COMMON).read_bytes())
         told = {name: value for name, (value,) in common.items() if name not in runs}
-        runs = runs.assign(**told)[[*common, *(name for name in runs if name not in common)]]
+        runs = runs.join(pd.DataFrame(told, index=runs.index))
+        runs = runs[[*common, *(name for name in runs if name not in common)]]
     try:
         rounds = _parsed(_content(folder / ROUNDS))
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:

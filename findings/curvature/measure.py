@@ -20,12 +20,9 @@ from torch.nn.functional import cross_entropy
 from fedbary.predictive import mixture
 from fedbary.scores.metrics import fitted_temperature, nll_at_temperatures
 from fedbary.settings.config import read_yaml, resolve
+from findings.curvature.page import best
 from findings.curvature.side_by_side import Member, SideBySide
 from findings.truth.federation import Federation
-
-STEPS = ("lr", "momentum", "lr_schedule")
-SETTING = (*STEPS, "local_epochs")
-SIDES = ("FedAvg", "curvature", "by size")
 
 
 class Map:
@@ -42,27 +39,28 @@ class Map:
         self.cells = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["condition"])
 
     def measure(self) -> None:
-        """Choose and compare in each condition."""
-        steps = [
-            {**step, "lr_schedule": schedule}
-            for step, schedule in product(self.plan["steps"], self.plan["lr_schedule"])
-        ]
-        for condition in self.plan["conditions"]:
-            tries = product(self.plan["choice"], self.plan["local_epochs"], SIDES[:2])
-            for seed, epochs, side in tries:
+        """Choose and compare each side in each condition; then some at each number of epochs."""
+        places = [*product(self.plan["sides"].items(), self.plan["conditions"])]
+        for (side, own), condition in places:
+            by = own.get("setting_of", side)
+            steps = [
+                {**step, "lr_schedule": schedule}
+                for step in own.get("steps", self.plan["steps"])
+                for schedule in self.plan["lr_schedule"]
+            ]
+            for seed, epochs in product(self.plan["choice"], own.get("local_epochs", ())):
                 self.take(condition, "choice", side, seed, epochs, steps)
-            for seed, side in product(self.plan["fresh"], SIDES):
-                best = self.best(condition, SIDES[0] if side == SIDES[0] else SIDES[1])
-                epochs = best.pop("local_epochs")
-                self.take(condition, "fresh", side, seed, epochs, [best])
+            for seed in self.plan["fresh"]:
+                self.compare(condition, side, seed, best(self.cells, condition, by))
+        for side, condition in product(self.plan["each"], self.plan["conditions"]):
+            counts = self.plan["sides"][side]["local_epochs"]
+            for seed, epochs in product(self.plan["fresh"], counts):
+                self.compare(condition, side, seed, best(self.cells, condition, side, epochs))
 
-    def best(self, condition: str, side: str) -> dict[str, Any]:
-        """Return the setting of a side with the least mean NLL on held-out examples."""
-        cells = self.cells
-        tried = cells[(cells["condition"] == condition) & (cells["side"] == side)]
-        tried = tried[tried["stage"] == "choice"]
-        means = tried.groupby(list(SETTING))["held_out"].mean()
-        return dict(zip(SETTING, means.idxmin(), strict=True))
+    def compare(self, condition: str, side: str, seed: int, setting: dict[str, Any]) -> None:
+        """Measure a setting at a fresh seed."""
+        epochs = setting.pop("local_epochs")
+        self.take(condition, "fresh", side, seed, epochs, [setting])
 
     def take(
         self, condition: str, stage: str, side: str, seed: int, epochs: int, steps: list[dict]
@@ -79,9 +77,10 @@ class Map:
             return
         words = {**self.plan["settings"], **self.plan["conditions"][condition]}
         words |= {"seed": seed, "local_epochs": int(epochs), "data_dir": self.data_dir}
-        precision = 0.0 if side == "FedAvg" else self.plan["settings"]["prior_std"] ** -2
-        members = [Member(**step, precision=precision, by_curvature=side == "curvature")
-                   for step in steps]  # fmt: skip
+        gaussian = side in ("curvature", "by size")
+        precision = self.plan["settings"]["prior_std"] ** -2 if gaussian else 0.0
+        method = side if side in ("curvature", "SCAFFOLD") else "FedAvg"
+        members = [Member(**step, precision=precision, method=method) for step in steps]
         runs = SideBySide(Federation(resolve(words)), members, self.plan["pooled"])
         for _ in range(runs.federation.settings.rounds):
             runs.take_round()

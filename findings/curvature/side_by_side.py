@@ -7,6 +7,7 @@ A round is that of a run of Flower: `tests/docs/test_findings_curvature.py` comp
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
 
 import torch
 from torch import Generator, Tensor
@@ -22,13 +23,16 @@ Weights = list[Tensor]
 
 @dataclass(frozen=True)
 class Member:
-    """The steps of one of the federations, its prior's precision, and the weights of its means."""
+    """The steps of one of the federations, its prior's precision, and its method.
+
+    `FedAvg` has means by size, `curvature` by precision; `SCAFFOLD` corrects gradients.
+    """
 
     lr: float
     momentum: float
     lr_schedule: str
     precision: float
-    by_curvature: bool
+    method: str
 
 
 class SideBySide:
@@ -40,14 +44,14 @@ class SideBySide:
         The first weights, splits and seeds, and the settings that all have. The network has one
         hidden layer and Gaussian weights and biases.
     members
-        The federations. All or none of them have means by curvature.
+        The federations, all of one method.
     pooled
         Pixels a side that become one.
     """
 
     def __init__(self, federation: Federation, members: Sequence[Member], pooled: int) -> None:
         self.federation, self.members, self.pooled = federation, members, pooled
-        self.by_curvature = members[0].by_curvature
+        self.method = members[0].method
         self.data = [(self.inputs(s.x), s.y) for s in federation.shards]
         self.examples = sum(len(y) for _, y in self.data)
         hidden, bias, output, last = (
@@ -63,6 +67,7 @@ class SideBySide:
             t.repeat(1, count, 1) if i == 0 else t.repeat(count, *[1] * (t.dim() - 1))
             for i, t in enumerate(own)
         ]
+        self.controls = [[torch.zeros_like(t) for t in self.weights] for _ in self.data]
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return pooled images (N, inputs)."""
@@ -75,10 +80,15 @@ class SideBySide:
         sums = [torch.zeros_like(t, dtype=torch.float64) for t in self.weights]
         totals = [torch.zeros_like(t) for t in sums]
         decay = here.settings.local.weight_decay + self._each("precision") / self.examples
+        shares = [len(y) / self.examples for _, y in self.data]
+        common = [sum(map(mul, shares, tensors)) for tensors in zip(*self.controls, strict=True)]
         for client, (x, y) in enumerate(self.data):
             seed = here.task.seed("train", client, here.round)
-            fitted = self._fit(x, y, seed, decay)
-            curvature = self._curvature(fitted, x, seed) if self.by_curvature else None
+            shift = [c - own for c, own in zip(common, self.controls[client], strict=True)]
+            fitted, gradient = self._fit(x, y, seed, decay, shift)
+            if self.method == "SCAFFOLD":
+                self.controls[client] = gradient
+            curvature = self._curvature(fitted, x, seed) if self.method == "curvature" else None
             for i, tensor in enumerate(fitted):
                 weight = torch.full_like(tensor, len(y), dtype=torch.float64)
                 if curvature is not None:
@@ -94,13 +104,16 @@ class SideBySide:
     def _each(self, name: str) -> Tensor:
         return torch.tensor([float(getattr(member, name)) for member in self.members])
 
-    def _fit(self, x: Tensor, y: Tensor, seed: int, decay: Tensor) -> Weights:
+    def _fit(
+        self, x: Tensor, y: Tensor, seed: int, decay: Tensor, shift: Weights
+    ) -> tuple[Weights, Weights]:
+        """Return the weights after a client's steps, and the mean gradient of its loss."""
         by, rounds = self.federation.settings.local, self.federation.settings.rounds
         falling = 0.5 * (1 + math.cos(math.pi * (self.federation.round - 1) / rounds))
         cosine = torch.tensor([member.lr_schedule == "cosine" for member in self.members])
         lr, momentum = self._each("lr") * torch.where(cosine, falling, 1.0), self._each("momentum")
         weights = [t.clone() for t in self.weights]
-        velocities = [torch.zeros_like(t) for t in weights]
+        velocities, total = ([torch.zeros_like(t) for t in weights] for _ in range(2))
         order, classes = Generator().manual_seed(seed), weights[3].shape[1]
         targets = one_hot(y, classes).float()
         for _ in range(by.local_epochs):
@@ -109,9 +122,12 @@ class SideBySide:
                 slopes = (logits.softmax(2) - targets[rows]) / len(rows)
                 gradients = _gradients(weights, x[rows], hidden, slopes)
                 for i, (w, u, g) in enumerate(zip(weights, velocities, gradients, strict=True)):
-                    u.mul_(_spread(momentum, i, u)).add_(g).addcmul_(w, _spread(decay, i, w))
+                    total[i] += g
+                    u.mul_(_spread(momentum, i, u)).add_(g).add_(shift[i])
+                    u.addcmul_(w, _spread(decay, i, w))
                     w.addcmul_(u, _spread(lr, i, w), value=-1)
-        return weights
+        steps = by.local_epochs * math.ceil(len(x) / by.batch_size)
+        return weights, [t / steps for t in total]
 
     def _curvature(self, weights: Weights, x: Tensor, seed: int) -> Weights:
         """Return an estimate of h, as `fedbary.inference.curvature` makes it of a softmax."""

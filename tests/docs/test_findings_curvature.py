@@ -1,5 +1,7 @@
 """Federations side by side are those of runs."""
 
+from dataclasses import replace
+
 import torch
 
 from fedbary import Posterior
@@ -17,8 +19,8 @@ WORDS = {
     "inference": "curvature", "rule": "WB", "local_epochs": 2, "max_grad_norm": None,
     "lr": 0.1, "momentum": 0.5, "lr_schedule": "cosine", "prior_std": 0.5,
 }  # fmt: skip
-MEMBER = Member(0.1, 0.5, "cosine", 4.0, by_curvature=False)
-OTHER = Member(0.3, 0.0, "constant", 0.0, by_curvature=False)
+MEMBER = Member(0.1, 0.5, "cosine", 4.0, "FedAvg")
+OTHER = Member(0.3, 0.0, "constant", 0.0, "FedAvg")
 NAMES = [f"{layer}.{part}_mean" for layer in ("hidden", "output") for part in ("weight", "bias")]
 
 
@@ -35,6 +37,20 @@ def test_a_federation_beside_others_is_a_run_of_its_own():
         beside.take_round()
     for name, found in zip(NAMES, flat(beside.weights, 1), strict=True):
         torch.testing.assert_close(found, alone.model[name], rtol=1e-4, atol=1e-5)
+
+
+def test_scaffold_beside_others_is_a_run_of_its_own():
+    unused = "rule", "inference", "prior_std"
+    words = {name: word for name, word in WORDS.items() if name not in unused} | {"rounds": 3}
+    alone = Federation(resolve({**words, "method": "SCAFFOLD", "bayesian_layers": 0}))
+    sides = [replace(each, precision=0.0, method="SCAFFOLD") for each in (OTHER, MEMBER)]
+    beside = SideBySide(Federation(resolve({**WORDS, "rounds": 3})), sides, 1)
+    for _ in range(3):
+        alone.take_round()
+        beside.take_round()
+    for name, found in zip(NAMES, flat(beside.weights, 1), strict=True):
+        point = alone.model[name.removesuffix("_mean")]
+        torch.testing.assert_close(found, point, rtol=1e-4, atol=1e-5)
 
 
 def test_its_curvature_is_that_of_the_local_inference():
@@ -61,8 +77,9 @@ class Kept(SideBySide):
     """Federations that keep what their clients fitted."""
 
     def _fit(self, *given):
-        self.kept.append((super()._fit(*given), []))
-        return self.kept[-1][0]
+        fitted = super()._fit(*given)
+        self.kept.append((fitted[0], []))
+        return fitted
 
     def _curvature(self, *given):
         self.kept[-1][1].extend(super()._curvature(*given))
@@ -70,7 +87,7 @@ class Kept(SideBySide):
 
 
 def test_means_by_precision_are_those_of_the_rule():
-    beside = Kept(Federation(resolve(WORDS)), [Member(0.1, 0.5, "cosine", 4.0, True)], 1)
+    beside = Kept(Federation(resolve(WORDS)), [Member(0.1, 0.5, "cosine", 4.0, "curvature")], 1)
     beside.kept = []
     beside.take_round()
     count = beside.examples

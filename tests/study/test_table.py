@@ -2,12 +2,13 @@
 
 import shutil
 
+import pandas as pd
 import pytest
 
 from fedbary.errors import SettingError
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
-from fedbary.study.table import read_run, read_table, write_table
+from fedbary.study.table import FORMAT, read_run, read_table, write_table
 
 UNMOVED = {
     "dataset": "digits",
@@ -66,3 +67,11 @@ def test_a_damaged_run_is_one_line_that_names_it(whole, tmp_path, file, damage):
 def test_a_table_is_read_from_a_path_given_as_text(whole, tmp_path):
     write_table(tmp_path, [read_run("run", whole)])
     assert read_table(str(tmp_path)).equals(read_table(tmp_path))
+
+
+def test_a_table_with_many_columns_is_read_as_it_was(tmp_path):
+    """Two hundred are the same in all runs: pandas warns of so many if they come one by one."""
+    same = {"format": FORMAT, **{f"setting {i}": i for i in range(200)}}
+    rows = pd.DataFrame({"run": ["a", "b"], **same, "seed": [0, 1], "round": 0, "rounds": 0})
+    write_table(tmp_path, [rows])
+    assert read_table(tmp_path)[[*rows]].equals(rows)
