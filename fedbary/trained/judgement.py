@@ -112,7 +112,7 @@ REJECTED = tuple(part / 20 for part in range(19))
 def scores(
     trained: Trained, prediction: Any, examples: Examples, by: str | None = None
 ) -> dict[str, list[Any]]:
-    """Score a prediction, in all and for each value of a column; warn of classes left out of a mean.
+    """Score a prediction, in all and by a column; warn of classes that a mean leaves out.
 
     Returns
     -------
