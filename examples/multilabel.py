@@ -98,14 +98,10 @@ class MultiLabel(Classes):
         macro = {"f1": macro_f1(found, y), "auroc": macro_auroc(yes, y)}
         return {**super().judged(prediction, y), **macro}
 
-    def advice(self, found, facts):
+    def left_out(self, prediction, y):
         """Return the labels that the AUROC leaves out."""
-        if found.prediction is None:
-            return []
-        labels = self.scored_by_clients(facts)[1]
-        curves = curves_of(found.prediction.probs[..., 1], labels)
-        gone = left_out(dict(zip(self.held.classes, curves, strict=True)))
-        return [gone] if gone else []
+        curves = curves_of(prediction.probs[..., 1], y)
+        return left_out(dict(zip(self.held.classes, curves, strict=True)))
 
     def said(self, scores):
         """Return macro F1 and AUROC and the decisions' scores."""

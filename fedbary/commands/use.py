@@ -364,7 +364,8 @@ def evaluate(
     if has_sets and (doubt := trained.doubt(examples)):
         tell(f"{data}: {doubt}, so coverage has no interval")
     prediction = trained.predict(examples, samples)
-    found = scores(trained, prediction, examples, by)
+    with warnings_told():
+        found = scores(trained, prediction, examples, by)
     covered: dict[str, list[Any]] = {}
     by_site = table_of_sites(run) if trained.sites else {}
     with writing.written_whole(output, force) as folder:

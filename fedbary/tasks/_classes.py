@@ -403,9 +403,12 @@ class Classes(Task):
             yield "who-gains", who_gains(gains)
 
     def advice(self, found: Scored, facts: Facts) -> tuple[str, ...]:
-        """Return a line on a temperature at its grid's end, or what one would make of the NLL."""
+        """Return lines on what is left out, on a temperature's end, and on a better temperature."""
+        held, gone = found.prediction, ""
+        if held is not None:
+            gone = self.left_out(held, self.scored_by_clients(facts)[1])
         end = end_of_temperatures(found.line.get(schema.TEMPERATURE, 1.0))
-        return tuple(filter(None, (end, self._better_tempered(found, facts))))
+        return tuple(filter(None, (gone, end, self._better_tempered(found, facts))))
 
     def _better_tempered(self, found: Scored, facts: Facts) -> str:
         """Return what a temperature would make of the NLL, where that is a tenth less; or ""."""

@@ -469,6 +469,10 @@ class Task(ABC):
     def judged(self, prediction: Any, y: Tensor) -> dict[str, float]:
         """Score a prediction of examples whose targets are known."""
 
+    def left_out(self, prediction: Any, y: Tensor) -> str:
+        """Return a line on classes or labels that a mean score leaves out; "" for none."""
+        return ""
+
     def judgement(self, prediction: Any, y: Tensor, title: str) -> Iterable[tuple[str, Figure]]:
         """Yield pictures of such a prediction under a title, each with its file's name."""
         return ()

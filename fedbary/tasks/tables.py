@@ -45,7 +45,6 @@ from fedbary.tasks._values import (
     Facts,
     Loss,
     Outcome,
-    Scored,
 )
 
 if TYPE_CHECKING:
@@ -270,13 +269,9 @@ class Tables(Rows, Classes):
         yield from super().judgement(prediction, y, title)
         yield "roc", roc_curves(self._curves(prediction, y), self.own.specificity, title)
 
-    def advice(self, found: Scored, facts: Facts) -> tuple[str, ...]:
-        """Return the classes that the AUROC leaves out, and advice on the temperature."""
-        if found.prediction is None:
-            return super().advice(found, facts)
-        curves = self._curves(found.prediction, self.scored_by_clients(facts)[1])
-        gone = scores.left_out(curves)
-        return (*([gone] if gone else []), *super().advice(found, facts))
+    def left_out(self, prediction: Prediction, y: Tensor) -> str:
+        """Return the classes that the AUROC leaves out."""
+        return scores.left_out(self._curves(prediction, y))
 
     def _curves(self, prediction: Prediction, labels: Tensor) -> dict[str, Roc]:
         """Return the ROC curve of each positive class, by its name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -111,7 +112,7 @@ REJECTED = tuple(part / 20 for part in range(19))
 def scores(
     trained: Trained, prediction: Any, examples: Examples, by: str | None = None
 ) -> dict[str, list[Any]]:
-    """Score a prediction, in all and for each value of a column.
+    """Score a prediction, in all and by a column; warn of classes that a mean leaves out.
 
     Returns
     -------
@@ -126,7 +127,10 @@ def scores(
     assert examples.y is not None
     table: dict[str, list[Any]] = {"group": [], "examples": []}
     for name, index in groups(examples, by).items():
-        found = trained.task.judged(*_part(prediction, examples.y, index))
+        part = _part(prediction, examples.y, index)
+        found = trained.task.judged(*part)
+        if gone := trained.task.left_out(*part):
+            warnings.warn(f"{name}: {gone}", stacklevel=2)
         table["group"].append(name)
         table["examples"].append(len(index))
         for score, value in found.items():

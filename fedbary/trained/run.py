@@ -138,8 +138,7 @@ class Trained:
         if not place.exists():
             raise SettingError("data", str(path), "the path of a file or a folder; there is none")
         examples = task.examples(place, self.signature)
-        notes = task.compared(examples, self.facts, self.data.said if self.data else None)
-        return replace(examples, notes=(*examples.notes, *notes))
+        return replace(examples, notes=(*examples.notes, *self._notes(examples)))
 
     def evaluation_examples(self) -> Examples:
         """Return the labelled examples that scored the run, in their own units.
@@ -203,12 +202,21 @@ class Trained:
         return task.predict(self._outcome, self.inputs(x), self.facts, seed)
 
     def inputs(self, x: Inputs) -> Tensor:
-        """Return inputs in their own units, (N, …), after the checks that `predict` names."""
+        """Return inputs in their own units, (N, …), after the checks that `predict` names.
+
+        It warns of values that differ from training, as `fedbary predict` does.
+        """
         if isinstance(x, Examples):
             return x.x
         found = self.task.inputs(x, self.signature)
-        self.task.compared(Examples(found, None), self.facts, self.data.said if self.data else None)
+        layout = self.signature if isinstance(self.signature, Layout) else Layout((), ())
+        for note in self._notes(Examples(found, None, layout=layout)):
+            warnings.warn(note, stacklevel=3)
         return found
+
+    def _notes(self, examples: Examples) -> Sequence[str]:
+        said = self.data.said if self.data else None
+        return self.task.compared(examples, self.facts, said)
 
     def sets(self, x: Inputs, level: float | None = None, site: str | None = None) -> Tensor:
         """Return which classes are in each example's conformal set, (N, classes) bool.

@@ -58,6 +58,8 @@ def test_a_column_without_spread_in_training_moves_no_prediction_and_is_said(her
     held.assign(dose=[1200, 1500, 1800] * 20).to_csv("new.csv", index=False)
     same, new = (trained.read(f"{name}.csv") for name in ("held", "new"))
     assert torch.equal(trained.predict(same).probs, trained.predict(new).probs)
+    with pytest.warns(UserWarning, match=r"no effect: dose \(40 rows hold another value\)"):
+        trained.predict(held.assign(dose=[1200, 1500, 1800] * 20))
     capsys.readouterr()
     predict(here / "run", Path("new.csv"))
     said = "columns without spread in training have no effect: dose (40 rows hold another value)"
@@ -160,3 +162,23 @@ def test_rows_in_python_are_checked_as_those_of_a_file_are(x, named, runs):
         with pytest.raises(SettingError) as caught:
             use(x)
         assert named in str(caught.value)
+
+
+def test_classes_that_an_evaluation_leaves_out_of_a_mean_are_named_by_group(here, capsys):
+    """One group's mean AUROC is over other classes than the next one's, so they do not compare."""
+    rng = np.random.default_rng(0)
+    held = pd.DataFrame({"x": rng.normal(size=90), "out": list("abc") * 30, "sex": ["f", "m"] * 45})
+    held.drop(columns="sex").to_csv("held.csv", index=False)
+    about = {
+        "task": "tables",
+        "dataset": str(here / "held.csv"),
+        "target": "out",
+        "model": "linear",
+    }
+    run_inline(resolve({**QUICK, **about}), here / "run")
+    held[(held["out"] != "c") | (held["sex"] == "m")].to_csv("new.csv", index=False)
+    capsys.readouterr()
+    evaluate(here / "run", Path("new.csv"), by="sex")
+    said = [line for line in capsys.readouterr().err.splitlines() if "mean AUROC" in line]
+    gone = "The mean AUROC is over 2 of 3 classes: all or none of the examples are c"
+    assert said == [f"sex=f: {gone}"]
