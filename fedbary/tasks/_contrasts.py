@@ -14,6 +14,9 @@ from fedbary.errors import SettingError
 
 INTERCEPT = "intercept"
 
+NUMBER = "per 1"
+"""The unit of a number."""
+
 
 @dataclass(frozen=True, eq=False)
 class Contrasts:
@@ -98,7 +101,7 @@ def columns_of(
             reference = held.pop(known.index(named))
             base = base + slopes[reference]
         for p in held:
-            terms[names[p]] = f"against {named}" if levels else "per 1"
+            terms[names[p]] = f"against {named}" if levels else NUMBER
             rows.append(slopes[p] - slopes[reference] if levels else slopes[p])
     one = torch.zeros(len(rows) + 1, 1, dtype=torch.float64)
     one[-1] = 1

@@ -6,8 +6,9 @@ factors of v. Site k has the precision P_k and, at the mode v, the slope r_k:
     Λ = λ + Σ_k P_k,    Var β = Rᵀ Λ⁻¹ R,    own estimate  β − Rᵀ P_k⁻¹ r_k,
     without site k      β + Rᵀ (Λ − P_k)⁻¹ r_k,    shift by the prior  −Rᵀ Λ⁻¹ λ v.
 
-A site's own estimate is a Newton step from the mode. It is left out where the site's rows do not
-tell it. With K own estimates b_k, their standard deviations s_k and u_k = s_k⁻²,
+A site's own estimate is a Newton step from the mode, with the factor that it found alone where the
+run holds that. It is left out where the site's rows do not tell it. With K own estimates b_k, their
+standard deviations s_k and u_k = s_k⁻²,
 
     Q = Σ u_k (b_k − b̄)²,    I² = max(0, 1 − (K − 1)/Q),
     τ² = max(0, Q − K + 1)/(Σ u − Σ u²/Σ u),
@@ -33,14 +34,19 @@ import numpy as np
 from scipy.special import chdtrc, stdtr, stdtrit
 
 from fedbary.errors import SettingError
-from fedbary.tasks import Contrasts
+from fedbary.figures.forest import Forest, forest
+from fedbary.tasks import NUMBER, Contrasts
 from fedbary.texts import listed
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
 UNTOLD = 1e-4
 """Fraction of a site's largest share of the information below which a share is rounding."""
+
+STEP_ERROR = 0.25
+"""Largest error of a Newton step from the mode, see `Factors._error`; true ones were below 0.1."""
 
 COLLINEAR = 1e-6
 """Fraction of the largest eigenvalue of a precision below which an eigenvalue is rounding."""
@@ -154,32 +160,62 @@ class Factors:
 
     def own(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return a site's own estimates and their standard deviations; NaN where it tells none."""
-        site, axes = self.sites[name], self.turn @ self.root
+        site = self.sites[name]
         precision, slope = site.alone or (site.precision, site.slope)
-        shares, vectors = np.linalg.eigh(self.root.T @ precision @ self.root)
-        told = shares > UNTOLD * max(shares[-1], 0)
-        along = axes @ vectors
-        step = along[:, told] @ ((vectors.T @ (self.root.T @ slope))[told] / shares[told])
-        stds = np.linalg.norm(along[:, told] / np.sqrt(shares[told]), axis=1) * site.spread
-        known = self._known(along, told)
-        return np.where(known, self.estimates - step, np.nan), np.where(known, stds, np.nan)
+        step, stds, known, _ = self._solved(precision, slope)
+        far = site.alone is None and self._error(step, precision) > STEP_ERROR
+        known = known & ~np.full_like(known, far)
+        estimates = self.estimates - self.turn @ step
+        return np.where(known, estimates, np.nan), np.where(known, stds * site.spread, np.nan)
 
     def without(self, name: str) -> np.ndarray:
-        """Return the estimates with a site's factor divided out; NaN where no other tells one."""
-        gone = self.sites[name]
-        others = sum(site.precision for key, site in self.sites.items() if key != name)
-        shares, vectors = np.linalg.eigh(
-            self.root.T @ (others + np.zeros_like(gone.precision)) @ self.root
-        )
-        known = self._known(self.turn @ self.root @ vectors, shares > UNTOLD * max(shares[-1], 0))
-        left = np.linalg.pinv(self.precision - gone.precision, hermitian=True)
-        return np.where(known, self.estimates + self.turn @ (left @ gone.slope), np.nan)
+        """Return the estimates with a site's factor divided out.
 
-    @staticmethod
-    def _known(along: np.ndarray, told: np.ndarray) -> np.ndarray:
-        """Return which coefficients have no part in directions that are not told."""
-        untold = np.linalg.norm(along[:, ~told], axis=1)
-        return np.asarray(untold < 1e-3 * np.linalg.norm(along, axis=1))
+        NaN where no other site tells one, or all where one step from the mode does not tell them.
+        """
+        others = [site.precision for key, site in self.sites.items() if key != name]
+        left = sum(others) + np.zeros_like(self.precision)
+        step, _, known, _ = self._solved(left, -self.sites[name].slope, self.prior_precision)
+        known = known & (self._error(step, left) <= STEP_ERROR)
+        return np.where(known, self.estimates - self.turn @ step, np.nan)
+
+    def _solved(
+        self, precision: np.ndarray, slope: np.ndarray, ridge: float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """Return (P + ridge)⁻¹ r where P tells it, deviations, known coefficients, and the rank."""
+        shares, vectors = np.linalg.eigh(self.root.T @ precision @ self.root)
+        told = shares > UNTOLD * max(shares[-1], 0)
+        axes = self.root @ vectors[:, told] / np.sqrt(shares[told])
+        along, untold = self.turn @ axes, self.turn @ self.root @ vectors[:, ~told]
+        known = np.linalg.norm(untold, axis=1) < 1e-3 * self.stds
+        inner = np.eye(axes.shape[1]) + ridge * axes.T @ axes
+        step = axes @ np.linalg.solve(inner, axes.T @ slope)
+        return step, np.linalg.norm(along, axis=1), known, int(told.sum())
+
+    def _error(self, step: np.ndarray, precision: np.ndarray) -> float:
+        """Return about how far a Newton step d is from its aim at most, in standard deviations.
+
+        It is ½ δ²/√h with δ² = dᵀ P d and h = 1ᵀ P 1, where 1 moves each row's predictor by one:
+        δ/√h is the root mean square move of predictors. Sums have no error.
+        """
+        if np.isfinite(self.degrees):
+            return 0.0
+        ones = np.kron(np.eye(len(self.contrasts.outcomes)), self.contrasts.columns[:, -1:])
+        moved = np.linalg.solve(self.turn, ones)
+        least = float((moved * (precision @ moved)).sum(0).min())
+        return 0.5 * float(step @ precision @ step) / np.sqrt(least) if least > 0 else np.inf
+
+    def score(self) -> tuple[float, int, str]:
+        """Return Σ r_kᵀ P_k⁻¹ r_k, χ² if all sites have one β, its degrees, and the largest site.
+
+        It needs no estimate of a site's own, so that a site of one class counts, too.
+        """
+        found, degrees = dict[str, float](), -len(self.mode)
+        for name, site in self.sites.items():
+            step, _, _, rank = self._solved(site.precision, site.slope)
+            found[name] = float(step @ site.slope)
+            degrees += rank
+        return sum(found.values()), max(degrees, 0), max(found, key=found.__getitem__)
 
 
 class Heterogeneity(NamedTuple):
@@ -237,8 +273,8 @@ class Coefficients:
         What it is of.
     notes : tuple of str
         Lines on rows that are not used, and on what to beware of.
-    sites : tuple of str
-        The sites' names.
+    factors : Factors
+        What it is made of.
     level : float
         Level of all intervals.
     """
@@ -246,7 +282,7 @@ class Coefficients:
     table: DataFrame
     title: str
     notes: tuple[str, ...]
-    sites: tuple[str, ...]
+    factors: Factors
     level: float
 
     def summary(self, site: str | None = None, without_each: bool = False) -> str:
@@ -264,25 +300,50 @@ class Coefficients:
         SettingError
             If there is no such site.
         """
-        if site is not None and site not in self.sites:
-            raise SettingError("site", site, f"a site of this run: {', '.join(self.sites)}")
+        sites = self.factors.sites
+        if site is not None and site not in sites:
+            raise SettingError("site", site, f"a site of this run: {', '.join(sites)}")
         low, high = ends(self.level)
-        ratio = next((name for name in RATIOS.values() if name in self.table), None)
-        numbers = {"estimate": "estimate", "std": "std", low: low, high: high}
-        numbers |= {ratio: "exp"} if ratio else {}
-        numbers |= {"P(> 0)": "P(> 0)", "tau": "tau", "I2": "I2", "p of Q": "p of Q"}
-        numbers |= {f"HK {low}": f"HK {low}", f"HK {high}": f"HK {high}"}
-        numbers |= {site: site, f"{site} std": "std"} if site else {}
-        numbers |= {"rows": "rows", "events": "events", "flag": ""}
+        left, right = (f"{(1 + side * self.level) / 2:g}" for side in (-1, 1))
+        ratio = RATIOS.get(self.factors.contrasts.link, "")
+        heads = {"estimate": "estimate", "std": "std", low: f"[{left}", high: f"{right}]"}
+        heads |= {ratio: ratio} if ratio else {}
+        heads |= {"P(> 0)": "P(> 0)", "tau": "tau", "I2": "I2", "p of Q": "p of Q"}
+        heads |= {f"HK {low}": f"HK [{left}", f"HK {high}": f"{right}]"}
+        heads |= {site: site, f"{site} std": "std"} if site else {}
+        heads |= {"rows": "rows", "events": "events", "flag": ""}
         parts = [self.title, *self.notes]
         for outcome, lines in self.table.groupby("outcome", sort=False):
-            names = [f"{t} {u}".strip() for t, u in zip(lines["term"], lines["unit"], strict=True)]
-            parts += ["", *_aligned(names, str(outcome), lines[list(numbers)], [*numbers.values()])]
+            names = [str(outcome), *map(_named, lines["term"], lines["unit"])]
+            parts += ["", *_aligned(names, lines[[*heads]], heads)]
             if without_each:
-                columns = [f"without {name}" for name in self.sites]
-                shown = lines[["estimate", *columns]]
-                parts += ["", *_aligned(names, str(outcome), shown, list(shown))]
+                columns = {
+                    "estimate": "estimate",
+                    **{f"without {s}": f"without {s}" for s in sites},
+                }
+                parts += ["", *_aligned(names, lines[[*columns]], columns)]
         return "\n".join(parts)
+
+    def picture(self) -> Figure:
+        """Draw the forest of all terms but the intercepts; a number's is of one deviation."""
+        low, high = ends(self.level)
+        held, terms, unit = self.factors.contrasts, len(self.factors.contrasts.terms), []
+        for name, column, per in zip(held.terms, held.columns, held.units, strict=True):
+            scale = float(1 / column[:-1].abs().max()) if per == NUMBER else 1.0
+            unit.append((f"{name} (+{scale:.3g})" if per == NUMBER else f"{name} {per}", scale))
+        names, scales = zip(*unit[:-1], strict=True)
+        panels = {}
+        for outcome, lines in self.table.groupby("outcome", sort=False):
+            shown = lines.iloc[: terms - 1]
+            at = {c: shown[c].to_numpy() * scales for c in shown if shown[c].dtype.kind == "f"}
+            random = np.array([at[f"HK {low}"], at[f"HK {high}"]])
+            random[:, ~(shown["p of Q"].to_numpy() < DIFFER)] = np.nan
+            sites = [[at[site], at[f"{site} std"]] for site in self.factors.sites]
+            panels[str(outcome)] = Forest(
+                at["estimate"], np.array([at[low], at[high]]), random, np.array(sites)
+            )
+        ratio = RATIOS.get(held.link, "")
+        return forest(names, panels, ratio.capitalize() or "Difference", bool(ratio))
 
 
 def ends(level: float) -> tuple[str, str]:
@@ -344,8 +405,7 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
         "flag": flags(factors, terms),
     }
     for name, (estimate, std) in own.items():
-        left = factors.without(name) if len(own) > 1 else np.full_like(estimate, np.nan)
-        columns |= {name: estimate, f"{name} std": std, f"without {name}": left}
+        columns |= {name: estimate, f"{name} std": std, f"without {name}": factors.without(name)}
     return pandas.DataFrame(columns)
 
 
@@ -362,17 +422,22 @@ def counted(rows: float) -> str:
     return "" if np.isnan(rows) else f"<{FEWEST}" if rows < FEWEST else f"{rows:.0f}"
 
 
-def _aligned(
-    names: Sequence[str], corner: str, values: DataFrame, heads: Sequence[str]
-) -> list[str]:
-    """Return lines of a table: names on the left, numbers with four digits on the right."""
-    cells = [[corner, *heads]]
-    for name, row in zip(names, values.itertuples(index=False), strict=True):
-        cells.append([name, *(f"{c:.4g}" if isinstance(c, float) else str(c) for c in row)])
-    cells = [["" if cell == "nan" else cell for cell in row] for row in cells]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+def _named(term: str, unit: str) -> str:
+    return f"{term} {unit}".strip()
+
+
+def _aligned(names: Sequence[str], values: DataFrame, heads: Mapping[str, str]) -> list[str]:
+    """Return lines of a table: names on the left, four digits, three decimals of probabilities."""
+    rows = [[names[0], *heads.values()]]
+    for name, row in zip(names[1:], values.itertuples(index=False), strict=True):
+        rows.append([name])
+        for column, cell in zip(heads, row, strict=True):
+            digits = ".3f" if column in ("P(> 0)", "p of Q", "I2") else ".4g"
+            text = format(cell, digits) if isinstance(cell, float) else str(cell)
+            rows[-1].append("" if text == "nan" else text)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
-        for row in cells
+        for row in rows
     ]
     return [lines[0], "-" * max(map(len, lines)), *lines[1:]]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from scipy.special import chdtrc
 
 from fedbary.aggregation.covariance import unpacked
 from fedbary.aggregation.sums import select_prefix
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 SETTLED = 1e-3
 """Largest last step of settled rounds, in standard deviations."""
+
+ROUNDING = 1e-6
+"""A site's variance over that of all sites that is rounding: all of its targets are equal."""
 
 FEW_EVENTS = 10
 """Events a coefficient below which a line warns."""
@@ -86,7 +90,7 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
     rows = sum(site.rows for site in factors.sites.values())
     title = f"{settings.method}, {rows:.0f} rows of {len(factors.sites)} sites: {words}"
     notes += _cautions(factors, table, level)
-    return Coefficients(table, title, tuple(notes), tuple(factors.sites), level)
+    return Coefficients(table, title, tuple(notes), factors, level)
 
 
 def basis(contrasts: Contrasts) -> tuple[np.ndarray, np.ndarray]:
@@ -159,7 +163,8 @@ def of_sums(method: SumsMethod, state: Tensors, contrasts: Contrasts) -> Factors
     for name, gram in grams.items():
         _, own, rank = _least_squares(gram, terms)
         more = rows[name] - rank
-        spread = np.sqrt(own / more / var) if more > 0 else np.full_like(var, np.nan)
+        ratio = own / max(more, 1) / var
+        spread = np.sqrt(np.where((more > 0) & (ratio > ROUNDING), ratio, np.nan))
         precision = np.kron(np.diag(1 / var), gram[:terms, :terms])
         slope = (gram[:terms, :terms] @ mode - gram[:terms, terms:]) / var
         sites[name] = Site(rows[name], precision, slope.T.flatten(), np.repeat(spread, terms))
@@ -257,7 +262,7 @@ def _unsettled(trained: Trained, factors: Factors, state: Tensors, anyway: bool)
 
 
 def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]:
-    """Yield lines on terms in which sites differ, on what the prior holds, on few events."""
+    """Yield lines on how sites differ, on what the prior holds, on few events."""
     low, high = (f"HK {end}" for end in ends(level))
     several = len(factors.contrasts.outcomes) > 1
     names = [
@@ -269,6 +274,18 @@ def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]
         yield (
             f"Sites differ (p of Q below {DIFFER}). Take the Hartung-Knapp interval for "
             f"{listed(shown, '; ')}"
+        )
+    statistic, degrees, most = factors.score()
+    if degrees and (p := float(chdtrc(degrees, statistic))) < DIFFER:
+        yield (
+            f"Sites do not have one set of coefficients (score test, p = {p:.2g}; most of it: "
+            f"{most}). A level of each site's own may be enough to explain it"
+        )
+    several = len(factors.sites) > 1
+    if far := [n for n in factors.sites if several and table[f"without {n}"].isna().all()]:
+        yield (
+            f"Not known from here: the estimates without {listed(far)}. They lie too far off; "
+            "fedbary forget, and further rounds, find them"
         )
     if len(held := table[table["flag"] != ""]):
         yield (
