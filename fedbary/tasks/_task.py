@@ -40,6 +40,7 @@ from fedbary.runs.run_folder import read_signature
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfGuarantees
+from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._values import (
     ClientMetrics,
     Conditions,
@@ -464,6 +465,16 @@ class Task(ABC):
     @abstractmethod
     def answers(self, prediction: Any, signature: Any) -> dict[str, np.ndarray]:
         """Return the columns of a prediction, (N,) by name."""
+
+    def contrasts(self, signature: Any, facts: Facts) -> Contrasts:
+        """Return how the last layer's weights become coefficients in the columns' own units.
+
+        Raises
+        ------
+        SettingError
+            If the inputs are no columns of a table.
+        """
+        raise SettingError("task", self.settings.task, "a task on tables: it has coefficients")
 
     @abstractmethod
     def judged(self, prediction: Any, y: Tensor) -> dict[str, float]:
