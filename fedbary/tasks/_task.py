@@ -28,7 +28,7 @@ from fedbary.data.deal import (
 )
 from fedbary.data.digest import Digest, content_hash, digest_of, repeats, row_hashes
 from fedbary.data.examples import Examples
-from fedbary.data.sites import Site
+from fedbary.data.sites import Limits, Site
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
 from fedbary.parts.parameters import Checked
@@ -211,6 +211,10 @@ class Task(ABC):
             raise SettingError(site.data_path, "examples without targets", "a target for each")
         dealt = site_shard(own.x, own.y, self.deal, site.key, own.groups)
         return moved(dealt, torch_device(self.settings))
+
+    def disclosure(self, site: Site) -> Limits | None:
+        """Return what a site tells of its rows at most; None for no bound."""
+        return site.limits
 
     def raw(self, site: Site, signature: Any) -> Shard:
         """Return what a site holds, before a network makes features of it."""
