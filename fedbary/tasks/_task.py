@@ -161,6 +161,11 @@ class Task(ABC):
         return "" if word == "none" else word
 
     @property
+    def predicts(self) -> bool:
+        """True if the global model predicts; else `predict` says why it does not."""
+        return True
+
+    @property
     def predictor(self) -> Predictor:
         """The kind of prediction that the settings name."""
         return predictor_named(self.settings.predictive, dict(self.settings))
@@ -375,6 +380,10 @@ class Task(ABC):
         """
         return {}
         yield
+
+    def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
+        """Return why rounds end early, by the lines of all rounds so far; "": they go on."""
+        return ""
 
     @abstractmethod
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
