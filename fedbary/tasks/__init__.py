@@ -17,6 +17,7 @@ from fedbary.parts.registry import is_factory
 from fedbary.settings.config import Settings
 from fedbary.tasks._calibrated import edges, groups, held_out, hits_and_sizes, risks, row_names
 from fedbary.tasks._classes import Classes
+from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._task import Task
 from fedbary.tasks._values import (
     ClientMetrics,
@@ -32,6 +33,7 @@ from fedbary.tasks._values import (
 __all__ = [
     "Classes",
     "ClientMetrics",
+    "Contrasts",
     "Dialogue",
     "Graph",
     "Outcome",

@@ -40,6 +40,7 @@ from fedbary.runs.run_folder import read_signature
 from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfGuarantees
+from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._values import (
     ClientMetrics,
     Conditions,
@@ -158,6 +159,11 @@ class Task(ABC):
         """What names the groups of rows, in the settings; "" for none."""
         word = self.settings.of_task(OfGuarantees).group
         return "" if word == "none" else word
+
+    @property
+    def predicts(self) -> bool:
+        """True if the global model predicts; else `predict` says why it does not."""
+        return True
 
     @property
     def predictor(self) -> Predictor:
@@ -379,6 +385,10 @@ class Task(ABC):
         return {}
         yield
 
+    def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
+        """Return why rounds end early, by the lines of all rounds so far; "": they go on."""
+        return ""
+
     @abstractmethod
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Score the global model."""
@@ -468,6 +478,16 @@ class Task(ABC):
     @abstractmethod
     def answers(self, prediction: Any, signature: Any) -> dict[str, np.ndarray]:
         """Return the columns of a prediction, (N,) by name."""
+
+    def contrasts(self, signature: Any, facts: Facts) -> Contrasts:
+        """Return how the last layer's weights become coefficients in the columns' own units.
+
+        Raises
+        ------
+        SettingError
+            If the inputs are no columns of a table.
+        """
+        raise SettingError("task", self.settings.task, "a task on tables: it has coefficients")
 
     @abstractmethod
     def judged(self, prediction: Any, y: Tensor) -> dict[str, float]:

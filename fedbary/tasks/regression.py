@@ -36,6 +36,7 @@ from fedbary.scores.regression import SCORES, score
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfNumbers
 from fedbary.tasks import _failing, _sums
+from fedbary.tasks._contrasts import Contrasts, columns_of
 from fedbary.tasks._rows import Rows
 from fedbary.tasks._values import (
     Condition,
@@ -271,6 +272,19 @@ class Regression(Rows):
             "upper 90 %": mean + half,
             "epistemic std": epistemic if epistemic.any() else np.full_like(epistemic, np.nan),
         }
+
+    def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
+        """Return the differences in the target's own units, by the columns' own units."""
+        mean, std = facts["mean"], facts["std"]
+        terms, units, columns = columns_of(signature, mean[:-1], std[:-1])
+        unknown = torch.full((1, len(terms)), torch.nan, dtype=torch.float64)
+        offset = torch.zeros_like(unknown)
+        offset[0, -1] = mean[-1]
+        target = (self.own.target,)
+        outputs = std[-1:, None].double()
+        return Contrasts(
+            terms, units, target, columns, outputs, "identity", offset, unknown, unknown
+        )
 
     def judged(self, prediction: Forecast, y: Tensor) -> dict[str, float]:
         """Return NLL, RMSE and the other scores."""

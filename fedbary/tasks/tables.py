@@ -36,6 +36,7 @@ from fedbary.settings.task_words import OfClasses, OfRows
 from fedbary.tasks import _beyond, _classes, _failing, _sums
 from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
 from fedbary.tasks._classes import Classes, predicts_classes
+from fedbary.tasks._contrasts import Contrasts, against, columns_of, rows_of
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
 from fedbary.tasks._values import (
@@ -228,6 +229,27 @@ class Tables(Rows, Classes):
         """Return rows standardised."""
         scale = Standardiser(facts["mean"], facts["std"], facts.get("fill"))
         return scale.features(x).to(torch_device(self.settings))
+
+    def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
+        """Return the log-odds of each class against the first, by the columns' own units."""
+        rows = facts["class_rows"].double()
+        terms, units, columns = columns_of(signature, facts["mean"], facts["std"])
+        shape = len(rows) - 1, len(terms)
+        seen = rows_of(terms, signature, facts["mean"], rows.sum())
+        events = torch.full(shape, torch.nan, dtype=torch.float64)
+        events[:, -1] = rows[1:]
+        names = signature.classes
+        return Contrasts(
+            terms,
+            units,
+            tuple(f"{name} against {names[0]}" for name in names[1:]),
+            columns,
+            against(len(names)),
+            "odds",
+            torch.zeros(shape, dtype=torch.float64),
+            seen.expand(shape),
+            events,
+        )
 
     def causes(
         self, outcome: Outcome, prediction: Prediction, x: Tensor, y: Tensor
