@@ -13,6 +13,7 @@ sites' L is that of all rows with an intercept for each site.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,8 +32,26 @@ _STEPS, _SMALL = 50, 1e-12
 """Newton's steps at most, and the decrement below which they end, in nats a row."""
 
 
+class Joint(ABC):
+    """A mean loss of outputs and targets that is no sum over rows."""
+
+    @abstractmethod
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of outputs (n, outputs), in nats a row."""
+
+    def hessian(self, features: Tensor, weights: Tensor, y: Tensor) -> Tensor:
+        """Return the Hessian of n times the loss by the weights, row by row, (p, p)."""
+
+        def total(flat: Tensor) -> Tensor:
+            return len(features) * self(features @ flat.view_as(weights).T, y)
+
+        with torch.enable_grad():
+            found: Tensor = torch.autograd.functional.hessian(total, weights.flatten())
+        return found
+
+
 @dataclass(frozen=True)
-class Profiled:
+class Profiled(Joint):
     """L/n, a mean negative log-likelihood with an intercept of the site's own.
 
     Parameters
@@ -73,6 +92,18 @@ class Profiled:
     def ridge(self, outputs: Tensor) -> Tensor:
         """Return the precision of the intercept's prior (outputs, outputs)."""
         return torch.eye(outputs.shape[1], dtype=outputs.dtype) / self.std**2
+
+    def hessian(self, features: Tensor, weights: Tensor, y: Tensor) -> Tensor:
+        """Return the Schur complement of the Hessian in weights and a, (p, p)."""
+        outputs = features @ weights.T
+        bent = output_hessians(self.nll, outputs + self.intercept(outputs, y), y)
+        with_ones = torch.cat([features, torch.ones_like(features[:, :1])], 1)
+        joint = Full(outputs.shape[1], with_ones.shape[1])
+        side = joint.outputs * joint.inputs
+        matrix = unpacked(joint.expand(with_ones, bent)["precision"], side)
+        last = torch.arange(side) % joint.inputs == joint.inputs - 1
+        across, corner = matrix[~last][:, last], matrix[last][:, last] + self.ridge(outputs)
+        return matrix[~last][:, ~last] - across @ torch.linalg.solve(corner, across.T)
 
 
 class Head:
@@ -128,19 +159,10 @@ class Head:
 
     def curvature(self, structure: Structure, weights: Tensor) -> dict[str, Tensor]:
         """Return the Hessian of `loss` under a structure, as its statistics."""
-        nll, outputs, y = self.local.nll, self.features @ weights.T, self.local.y
-        if not isinstance(nll, Profiled):
-            return structure.expand(self.features, output_hessians(nll, outputs, y))
-        own = nll.intercept(outputs, y)
-        bent = output_hessians(nll.nll, outputs + own, y)
-        with_ones = torch.cat([self.features, torch.ones_like(self.features[:, :1])], 1)
-        joint = Full(outputs.shape[1], with_ones.shape[1])
-        side = joint.outputs * joint.inputs
-        matrix = unpacked(joint.expand(with_ones, bent)["precision"], side)
-        last = torch.arange(side) % joint.inputs == joint.inputs - 1
-        across, corner = matrix[~last][:, last], matrix[last][:, last] + nll.ridge(outputs)
-        schur = matrix[~last][:, ~last] - across @ torch.linalg.solve(corner, across.T)
-        return {"precision": packed(schur)}
+        nll, y = self.local.nll, self.local.y
+        if isinstance(nll, Joint):
+            return {"precision": packed(nll.hessian(self.features, weights, y))}
+        return structure.expand(self.features, output_hessians(nll, self.features @ weights.T, y))
 
     def _of(self, outputs: Tensor) -> Tensor:
         return self.local.nll(outputs, self.local.y) * len(outputs)

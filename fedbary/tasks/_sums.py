@@ -188,8 +188,15 @@ def ask_medians(sums: Sums) -> Dialogue[Tensor]:
     return ask_quantiles(sums, torch.full((len(columns),), 0.5), columns)
 
 
-def ask_quantiles(sums: Sums, at: Tensor, columns: Sequence[int]) -> Dialogue[Tensor]:
+def ask_quantiles(
+    sums: Sums,
+    at: Tensor,
+    columns: Sequence[int],
+    also: Mapping[str, Any] = MappingProxyType({}),
+) -> Dialogue[Tensor]:
     """Return quantiles (Q,), each of a column of given sums, over all sites that answer.
+
+    `also` goes with each question.
 
     That at q lies between mean − std √((1 − q)/q) and mean + std √(q/(1 − q)) (Cantelli).
 
@@ -203,7 +210,7 @@ def ask_quantiles(sums: Sums, at: Tensor, columns: Sequence[int]) -> Dialogue[Te
     inner = torch.arange(1, PARTS).double() / PARTS
     for _ in range(TIMES):
         points = low[:, None] + (high - low)[:, None] * inner
-        asked = {"points": points.flatten().tolist(), "of-columns": [*columns]}
+        asked = {**also, "points": points.flatten().tolist(), "of-columns": [*columns]}
         answers = yield Question(MEDIANS, functools.partial(read_medians, columns=len(low)), asked)
         if not answers:
             raise RunError("no node answered with the counts of its columns")

@@ -69,14 +69,11 @@ SETTLED = 1e-3
 
 
 @dataclass(frozen=True)
-class OfGlm(OfRows):
-    """Settings of generalised linear models.
+class OfTerms(OfRows):
+    """Settings of models of terms.
 
     Parameters
     ----------
-    family
-        binomial: two classes, log-odds. multinomial: log-odds of each class against the first.
-        poisson: counts, logarithms of rates. gaussian: numbers.
     terms
         all: each column. Otherwise terms with blanks between: names of columns, age:sex for
         products, age^2, log(dose), spline(age,4) for a natural cubic spline of 4 columns, with
@@ -84,6 +81,25 @@ class OfGlm(OfRows):
     reference
         auto: the commonest level of each column over all sites. Otherwise column=level, with blanks
         between.
+    missing
+        drop: rows with an empty cell in a used column are left out. refuse: stop. Means and
+        indicators would bias coefficients.
+    """
+
+    terms: str = "all"
+    reference: str = "auto"
+    missing: Literal["drop", "refuse"] = "drop"  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class OfGlm(OfTerms):
+    """Settings of generalised linear models.
+
+    Parameters
+    ----------
+    family
+        binomial: two classes, log-odds. multinomial: log-odds of each class against the first.
+        poisson: counts, logarithms of rates. gaussian: numbers.
     exposure
         Column of the time or number that a count is of, above 0; none: each row counts alike.
     intercepts
@@ -92,46 +108,45 @@ class OfGlm(OfRows):
     classes
         auto: the classes of the data. Otherwise their names with commas between; the first is the
         one that others are compared with.
-    missing
-        drop: rows with an empty cell in a used column are left out. refuse: stop. Means and
-        indicators would bias coefficients.
     """
 
     family: Literal["binomial", "multinomial", "poisson", "gaussian"] = "binomial"
-    terms: str = "all"
-    reference: str = "auto"
     exposure: str = "none"
     intercepts: Literal["site", "common"] = "site"
     classes: NameList = "auto"
-    missing: Literal["drop", "refuse"] = "drop"  # type: ignore[assignment]
 
 
-def of_glm(settings: Settings) -> Iterator[Condition]:
-    """Yield conditions on settings."""
-    own, words = settings.of_task(OfGlm), dict(settings)
-    yield "dataset", settings.dataset != "none", "the server's own table for task=glm"
-    yield "method", settings.method == "PVI", "PVI for task=glm: its sites hold all covariances"
-    yield "inference", settings.inference == "laplace", "laplace for task=glm"
+def of_terms(settings: Settings) -> Iterator[Condition]:
+    """Yield conditions on settings of all models of terms."""
+    own, words, task = settings.of_task(OfTerms), dict(settings), f"task={settings.task}"
+    yield "dataset", settings.dataset != "none", f"the server's own table for {task}"
+    yield "method", settings.method == "PVI", f"PVI for {task}: its sites hold all covariances"
+    yield "inference", settings.inference == "laplace", f"laplace for {task}"
     full = words.get("covariance") == "full"
-    yield "covariance", full, "full for task=glm: others give no standard errors"
-    yield "model", settings.model == "linear", "linear for task=glm"
-    yield "holdout", settings.holdout == 0, "0 for task=glm, which uses all rows"
-    yield "device", settings.device != "cuda", "auto or cpu for task=glm"
-    counts = own.exposure == "none" or own.family == "poisson"
-    yield "exposure", counts, f"none for family={own.family}; family=poisson has one"
-    named = own.classes == "auto" or FAMILIES[own.family].classes
-    yield "classes", named, f"auto for family={own.family}"
+    yield "covariance", full, f"full for {task}: others give no standard errors"
+    yield "model", settings.model == "linear", f"linear for {task}"
+    yield "holdout", settings.holdout == 0, f"0 for {task}, which uses all rows"
+    yield "device", settings.device != "cuda", f"auto or cpu for {task}"
     if own.terms != "all":
         parse(own.terms)
     _references(own.reference)
 
 
+def of_glm(settings: Settings) -> Iterator[Condition]:
+    """Yield conditions on settings."""
+    own = settings.of_task(OfGlm)
+    counts = own.exposure == "none" or own.family == "poisson"
+    yield "exposure", counts, f"none for family={own.family}; family=poisson has one"
+    named = own.classes == "auto" or FAMILIES[own.family].classes
+    yield "classes", named, f"auto for family={own.family}"
+
+
 class Glm(Rows):
     """A generalised linear model of tables."""
 
-    Parameters = OfGlm
+    Parameters: type[OfTerms] = OfGlm
     reads = "data/tables read_labelled"
-    conditions = (of_glm,)
+    conditions = (of_terms, of_glm)
     curves = ((schema.STEP, 1, "Largest step (standard errors)", BLUE),)
 
     @functools.cached_property
@@ -149,17 +164,28 @@ class Glm(Rows):
         """True if all sites share an intercept."""
         return self.own.intercepts == "common"
 
+    @property
+    def has_bias(self) -> bool:
+        """True if the layer has an intercept of all sites."""
+        return self.predicts
+
     # What the data are
 
     @property
     def choice(self) -> Choice:
-        """Columns that the terms use, and the exposure."""
+        """Columns that the terms use, and those beside them."""
         usual = super().choice
         if self.own.terms == "all":
             return usual
         names = [factor.column for term in parse(self.own.terms) for factor in term]
-        names += [self.own.exposure] if self.own.exposure != "none" else []
-        return replace(usual, columns=tuple(dict.fromkeys(map(plain, names))))
+        return replace(
+            usual, columns=tuple(dict.fromkeys(map(plain, [*names, *self.beside_terms])))
+        )
+
+    @property
+    def beside_terms(self) -> tuple[str, ...]:
+        """Names of the columns that are read and are no terms."""
+        return () if self.own.exposure == "none" else (self.own.exposure,)
 
     def load(self, name: str, layout: Layout | None = None) -> Examples:
         """Return the rows of a source, all of them to train on."""
@@ -170,10 +196,12 @@ class Glm(Rows):
             held = load_labelled(name, *place, classes, layout, *how)
         else:
             held = load(name, by.data_dir, own.target, by.download, layout, self.choice)
-        self._require(held)
+        require_columns(self._terms(held.layout), held.layout, held.source)
+        self.design(held.layout).require(held.x)
+        self._require_targets(held)
         return _whole(held)
 
-    def _require(self, held: Examples) -> None:
+    def _require_targets(self, held: Examples) -> None:
         """Raise a SettingError if the targets or the exposure do not fit the family."""
         own, layout, family = self.own, held.layout, f"family={self.own.family}"
         if own.family == "binomial" and len(layout.classes) != 2:
@@ -190,13 +218,11 @@ class Glm(Rows):
             if (held.x[:, layout.features.index(own.exposure)] <= 0).any():
                 said = "numbers of 0 or less"
                 raise CellError(f"exposure of {held.source}", said, "numbers above 0", said)
-        require_columns(self._terms(layout), layout, held.source)
-        self.design(layout).require(held.x)
 
     def _terms(self, layout: Layout) -> tuple[Term, ...]:
         if self.own.terms != "all":
             return parse(self.own.terms)
-        return tuple((Factor(name),) for name, _ in layout.columns if name != self.own.exposure)
+        return tuple((Factor(name),) for name, _ in layout.columns if name not in self.beside_terms)
 
     def design(self, layout: Layout, facts: Facts | None = None) -> Design:
         """Return the columns of the terms, by the facts on references and knots."""
@@ -237,7 +263,7 @@ class Glm(Rows):
     def make_model(self, signature: Layout) -> nn.Module:
         """Return a linear layer of zeros; without a common intercept it has no bias."""
         outputs = max(1, len(signature.classes) - 1)
-        layer = nn.Linear(len(self.design(signature).names), outputs, bias=self.predicts)
+        layer = nn.Linear(len(self.design(signature).names), outputs, bias=self.has_bias)
         for parameter in layer.parameters():
             nn.init.zeros_(parameter)
         return nn.Sequential(OrderedDict(flatten=nn.Flatten(), output=layer))
@@ -453,7 +479,7 @@ class Glm(Rows):
         kept = alive.nonzero()[:, 0].tolist()
         columns, terms = turn.T[alive], [design.names[k] for k in kept]
         units = [self._unit(design, design.terms_of_columns[k]) for k in kept]
-        if self.predicts:
+        if self.has_bias:
             bias = torch.zeros(len(columns) + 1, 1, dtype=torch.float64)
             bias[-1] = 1
             columns = torch.cat([columns, -(turn @ facts["centre"].double())[None]])
@@ -465,11 +491,11 @@ class Glm(Rows):
         events = torch.full_like(offset, torch.nan)
         if signature.classes:
             count = facts["class_rows"].sum()
-            if self.predicts:
+            if self.has_bias:
                 events[:, -1] = facts["class_rows"][1:]
         if self.own.family == "gaussian":
             outputs = outputs * facts["std"][-1]
-            if self.predicts:
+            if self.has_bias:
                 offset[0, -1] = facts["mean"][-1]
         seen = rows_of(terms, signature, facts["mean"], count).expand_as(offset)
         return Contrasts(
