@@ -18,6 +18,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from fedbary.client_app.discretion import AnswerRefused, discretion
+from fedbary.client_app.limits import count
 from fedbary.client_app.node import Job, job_of
 from fedbary.data.digest import checksum
 from fedbary.errors import SettingError
@@ -171,7 +172,7 @@ def query(message: Message, context: Context) -> Message:
         }
     )
     named = ConfigRecord({"name": site.name, "content": job.content or checksum_of(job)})
-    return Message(RecordDict({"metrics": reply, "site": named}), reply_to=message)
+    return count(job, Message(RecordDict({"metrics": reply, "site": named}), reply_to=message))
 
 
 def checksum_of(job: Job) -> str:
@@ -197,7 +198,7 @@ def ask(message: Message, context: Context) -> Message:
         answer = answer_of_held_out(job, model, config, told)
     else:
         answer = job.task.answer(question, job.shard, config, told)
-    return Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message)
+    return count(job, Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message))
 
 
 def train(message: Message, context: Context) -> Message:
@@ -226,7 +227,7 @@ def train(message: Message, context: Context) -> Message:
             on, seed = Tested(*scored), scoring_seed(job, request.round)
             found = task.client_scores(model, on, job.facts, seed)
             metrics |= {f"local-{name}": value for name, value in found.items()}
-    return request.reply(node.attacked(fitted, request.received), metrics)
+    return count(job, request.reply(node.attacked(fitted, request.received), metrics))
 
 
 def evaluate(message: Message, context: Context) -> Message:
@@ -235,7 +236,7 @@ def evaluate(message: Message, context: Context) -> Message:
     request = Request.read(message, job.node.keeps_in)
     scores = evaluation_scores(job, request, _model(job.node.settings, job.signature))
     metrics = MetricRecord({"num-examples": len(job.shard.y_held_out), **scores})
-    return Message(RecordDict({"metrics": metrics}), reply_to=message)
+    return count(job, Message(RecordDict({"metrics": metrics}), reply_to=message))
 
 
 @lru_cache(maxsize=2)

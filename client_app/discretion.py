@@ -12,6 +12,7 @@ from logging import ERROR
 
 from flwr.app import Context, Message, MessageType, MetricRecord
 
+from fedbary.client_app.limits import LimitReached
 from fedbary.data.sites import site_from
 from fedbary.errors import CellError, SettingError
 from fedbary.strategies.internals import ClientAppCallable, log
@@ -36,7 +37,7 @@ def discretion(message: Message, context: Context, call_next: ClientAppCallable)
     try:
         withheld = site_from(config).withheld
         reply = call_next(message, context)
-    except AnswerRefused:
+    except (AnswerRefused, LimitReached):
         raise
     except Exception as error:  # noqa: BLE001 - whatever went wrong is told by this gate alone
         if {"partition-id", "num-partitions"} & config.keys():

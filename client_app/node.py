@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from fedbary import Posterior
 from fedbary.attacks import Attack, hostile_clients
+from fedbary.client_app.limits import require_size
 from fedbary.data.deal import Shard
 from fedbary.data.forms import one_state, user_path
-from fedbary.data.sites import Site, site_from
+from fedbary.data.sites import Limits, Site, site_from
 from fedbary.inference import Prior, Training, local_method
 from fedbary.methods import Fitted
 from fedbary.runs.location import CLIENTS
@@ -147,6 +148,12 @@ class Job:
     raw: Shard
     content: str
 
+    @property
+    def limits(self) -> Limits | None:
+        """What the site tells of its rows at most; None for no bound, as in a simulation."""
+        site = self.node.site
+        return self.task.disclosure(site) if site.partition is None else None
+
     def client(self, request: Request, model: nn.Module) -> Client:
         """Return the client that answers a message with a network."""
         node, (x, y) = self.node, (self.shard.x, self.shard.y)
@@ -170,6 +177,8 @@ def job_of(message: Message, context: Context) -> Job:
     ------
     SettingError
         If the node's data or code do not fit.
+    LimitReached
+        If it has too few rows to tell anything.
     """
     node, config = node_of(context), message.content.config_records["config"]
     require_same_code(node.settings, config)
@@ -184,4 +193,6 @@ def job_of(message: Message, context: Context) -> Job:
         held, raw = task.shard(node.site, signature), task.raw(node.site, signature)
         content = "" if node.site.partition is None else task.content
     prepared = task.prepared(held, facts) if facts else held
-    return Job(node, task, signature, facts, held, prepared, raw, content)
+    job = Job(node, task, signature, facts, held, prepared, raw, content)
+    require_size(job)
+    return job

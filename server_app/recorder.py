@@ -216,7 +216,7 @@ class Recorder:
 
     def take(self, arrays: Mapping[str, Tensor]) -> Predictive:
         """Hold a global model, and return its `predictive`, which is used from now on."""
-        self._arrays = arrays
+        self._before, self._arrays = getattr(self, "_arrays", arrays), arrays
         self.model.load_state_dict({**arrays})
         self.predictive = self.strategy.predictive(self.model.state_dict())
         return self.predictive
@@ -243,6 +243,7 @@ class Recorder:
         after the round.
         """
         is_known = server_round < len(self.results.rounds)
+        told = {**told, **self._step()}
         outcome = self._outcome(
             server_round, self.results.rounds[server_round] if is_known else told
         )
@@ -300,6 +301,14 @@ class Recorder:
         ):
             log(WARNING, "Round %d: %s", server_round, said)
         return MetricRecord({**scores})
+
+    def _step(self) -> dict[str, float]:
+        """Return the entry on a round's step, if it trained and the method knows its length."""
+        if self._trained is None:
+            return {}
+        method, state = self.strategy.method, self.strategy.memory.state
+        length = method.step_length(self._before, self._arrays, state)
+        return {} if length is None else {schema.STEP: length}
 
     def settle(self) -> None:
         """Take the model of the result, the last round's or the best."""

@@ -73,7 +73,8 @@ class Rounds:
     def after(self, round_here: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Put the task's questions to the sites, and record the round.
 
-        `round_here` counts from this process's first round. A run ends early by `patience`.
+        `round_here` counts from this process's first round. A run ends early by `patience`, or
+        once its task has settled.
         """
         recorder, results = self._recorder, self._recorder.results
         server_round = round_here + recorder.strategy.completed_rounds
@@ -84,8 +85,12 @@ class Rounds:
         questions = recorder.task.ask_after(members, last)
         told = self._asker.hold(questions, recorder.strategy.contributors, self._config)
         recorded = recorder.record(server_round, {**told, **self.measured()})
-        if server_round < recorder.settings.rounds and is_stale(recorder.settings, results.rounds):
-            raise _EarlyStop
+        if server_round < recorder.settings.rounds:
+            if is_stale(recorder.settings, results.rounds):
+                best, score = results.result[ROUND], recorder.settings.keep_best
+                raise _EarlyStop(f"{score} on validation data has not improved since round {best}")
+            if why := recorder.task.settled(results.rounds):
+                raise _EarlyStop(why)
         return recorded
 
 
@@ -98,10 +103,8 @@ def until_stale(results: RunFolder) -> Iterator[None]:
     """Let the rounds end early, and log the reason."""
     try:
         yield
-    except _EarlyStop:
-        last, best = results.rounds[-1][ROUND], results.result[ROUND]
-        score = f"{results.settings.keep_best} on validation data"
-        log(INFO, "Stopped after round %d: %s has not improved since round %d", last, score, best)
+    except _EarlyStop as why:
+        log(INFO, "Stopped after round %d: %s", results.rounds[-1][ROUND], why)
 
 
 @contextmanager

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from fedbary.errors import SettingError
 
@@ -15,6 +16,25 @@ LONGEST_NAME = 64
 WITHHOLDABLE = ("label-counts", "seconds", "scores", "answers")
 """Facts that a site may withhold: its number of examples of each class, its training time, its
 losses and scores, and its answers to a task's questions, such as sums of columns."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a site tells of its rows at most, over all runs; the server cannot loosen it.
+
+    Parameters
+    ----------
+    min_rows : int
+        Rows below which it answers nothing.
+    max_columns : float
+        Columns for each row above which it answers nothing.
+    budget : float
+        Numbers that it sends over all runs, for each number that it holds; 0 for no bound.
+    """
+
+    min_rows: int = 10
+    max_columns: float = 0.33
+    budget: float = 0.25
 
 
 @dataclass(frozen=True)
@@ -37,6 +57,8 @@ class Site:
         A folder for what its methods keep between rounds; "" for none (a partition: the run's).
     withheld : frozenset of str
         Facts of `WITHHOLDABLE` that it does not tell the server.
+    limits : Limits, optional
+        What it tells of its rows at most; None for what the task says.
     """
 
     name: str
@@ -46,6 +68,7 @@ class Site:
     cpus: int = 0
     state_path: str = ""
     withheld: frozenset[str] = frozenset()
+    limits: Limits | None = None
 
     @property
     def key(self) -> int:
@@ -57,8 +80,9 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
     """Read a node's config.
 
     Known keys: ``data-path``; ``partition-id`` with ``num-partitions``; ``name``, by default a
-    digest of the path, which does not show it; ``cpus``; ``state-path``; and ``withhold``, words of
-    `WITHHOLDABLE` with spaces between, or ``all``. Other keys are ignored.
+    digest of the path, which does not show it; ``cpus``; ``state-path``; ``withhold``, words of
+    `WITHHOLDABLE` with spaces between, or ``all``; ``min-rows``, ``max-columns`` and ``budget``,
+    the numbers of `Limits`. Other keys are ignored.
 
     Raises
     ------
@@ -80,7 +104,17 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
         raise SettingError("node config", dict(node_config), allowed)
     unnamed = f"site {hashlib.sha256(path.encode()).hexdigest()[:8]}"
     name = str(node_config.get("name", unnamed))
-    return Site(name, path, cpus=cpus, state_path=state_path, withheld=withheld)
+    limits = _limits(node_config)
+    return Site(name, path, cpus=cpus, state_path=state_path, withheld=withheld, limits=limits)
+
+
+def _limits(config: Mapping[str, bool | int | float | str]) -> Limits | None:
+    named = {key: key.replace("_", "-") for key in (each.name for each in fields(Limits))}
+    told = {key: config[word] for key, word in named.items() if word in config}
+    for key, value in told.items():
+        if isinstance(value, bool | str) or not math.isfinite(value) or value < 0:
+            raise SettingError(f"node config: {named[key]}", value, "a number from 0 up")
+    return Limits(**told) if told else None  # type: ignore[arg-type]
 
 
 def _withheld(config: Mapping[str, bool | int | float | str]) -> frozenset[str]:

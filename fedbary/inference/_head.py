@@ -1,21 +1,109 @@
 """The last layer of a network of which nothing else trains: its features, its loss, its curvature.
 
 The loss is convex in such a layer's weights, so that its minimum needs no step size.
+
+A site may have an intercept of its own, which it maximises over and never sends. With outputs f and
+the intercept a,
+
+    L(f) = min_a NLL(f + a) + ‖a‖² / (2 s²),
+
+whose Hessian in the weights is the Schur complement of that in weights and a. So the mode of all
+sites' L is that of all rows with an intercept for each site.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from fedbary.aggregation.covariance import Full, Structure, packed, unpacked
 from fedbary.data.batches import scale_pixels
 from fedbary.errors import SettingError
 from fedbary.inference import Local
 
 _AT_ONCE = 4096
 """Examples that go through the body at a time."""
+
+_STEPS, _SMALL = 50, 1e-12
+"""Newton's steps at most, and the decrement below which they end, in nats a row."""
+
+
+class Joint(ABC):
+    """A mean loss of outputs and targets that is no sum over rows."""
+
+    @abstractmethod
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of outputs (n, outputs), in nats a row."""
+
+    def hessian(self, features: Tensor, weights: Tensor, y: Tensor) -> Tensor:
+        """Return the Hessian of n times the loss by the weights, row by row, (p, p)."""
+
+        def total(flat: Tensor) -> Tensor:
+            return len(features) * self(features @ flat.view_as(weights).T, y)
+
+        with torch.enable_grad():
+            found: Tensor = torch.autograd.functional.hessian(total, weights.flatten())
+        return found
+
+
+@dataclass(frozen=True)
+class Profiled(Joint):
+    """L/n, a mean negative log-likelihood with an intercept of the site's own.
+
+    Parameters
+    ----------
+    nll : callable
+        The mean negative log-likelihood of (outputs, targets), convex in the outputs.
+    std : float
+        s, the standard deviation of the intercept's prior N(0, s²).
+    """
+
+    nll: Callable[[Tensor, Tensor], Tensor]
+    std: float
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return L/n of outputs (n, outputs); at its minimum a has no slope."""
+        return self._at(self.intercept(outputs.detach(), y), outputs, y)
+
+    def _at(self, a: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
+        return self.nll(outputs + a, y) + a.square().sum() / (2 * self.std**2 * len(outputs))
+
+    def intercept(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return a (outputs,), by Newton's method with halved steps."""
+        a, ridge = torch.zeros_like(outputs[0]), self.ridge(outputs)
+        value = self._at(a, outputs, y)
+        for _ in range(_STEPS):
+            slope, bent = slopes_and_hessians(self.nll, outputs + a, y)
+            total = slope.sum(0) + ridge @ a
+            step = torch.linalg.solve(bent.sum(0) + ridge, total)
+            decrement = float(step @ total) / len(outputs)
+            if decrement < _SMALL:
+                break
+            size = 1.0
+            while not (after := self._at(a - size * step, outputs, y)) < value and size > _SMALL:
+                size /= 2
+            a, value = a - size * step, after
+        return a
+
+    def ridge(self, outputs: Tensor) -> Tensor:
+        """Return the precision of the intercept's prior (outputs, outputs)."""
+        return torch.eye(outputs.shape[1], dtype=outputs.dtype) / self.std**2
+
+    def hessian(self, features: Tensor, weights: Tensor, y: Tensor) -> Tensor:
+        """Return the Schur complement of the Hessian in weights and a, (p, p)."""
+        outputs = features @ weights.T
+        bent = output_hessians(self.nll, outputs + self.intercept(outputs, y), y)
+        with_ones = torch.cat([features, torch.ones_like(features[:, :1])], 1)
+        joint = Full(outputs.shape[1], with_ones.shape[1])
+        side = joint.outputs * joint.inputs
+        matrix = unpacked(joint.expand(with_ones, bent)["precision"], side)
+        last = torch.arange(side) % joint.inputs == joint.inputs - 1
+        across, corner = matrix[~last][:, last], matrix[last][:, last] + self.ridge(outputs)
+        return matrix[~last][:, ~last] - across @ torch.linalg.solve(corner, across.T)
 
 
 class Head:
@@ -69,9 +157,12 @@ class Head:
             (pull,) = torch.autograd.grad(loss, outputs)
         return loss.detach(), pull.T @ self.features
 
-    def output_hessians(self, weights: Tensor) -> Tensor:
-        """Return the Hessians of every example's loss by its outputs, (n, outputs, outputs)."""
-        return output_hessians(self.local.nll, self.features @ weights.T, self.local.y)
+    def curvature(self, structure: Structure, weights: Tensor) -> dict[str, Tensor]:
+        """Return the Hessian of `loss` under a structure, as its statistics."""
+        nll, y = self.local.nll, self.local.y
+        if isinstance(nll, Joint):
+            return {"precision": packed(nll.hessian(self.features, weights, y))}
+        return structure.expand(self.features, output_hessians(nll, self.features @ weights.T, y))
 
     def _of(self, outputs: Tensor) -> Tensor:
         return self.local.nll(outputs, self.local.y) * len(outputs)
@@ -102,6 +193,13 @@ class Head:
 
 def output_hessians(nll: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, y: Tensor) -> Tensor:
     """Return the Hessians of every example's loss by its outputs, (n, outputs, outputs)."""
+    return slopes_and_hessians(nll, outputs, y)[1]
+
+
+def slopes_and_hessians(
+    nll: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return every example's slopes by its outputs, (n, outputs), beside `output_hessians`."""
     outputs = outputs.detach().requires_grad_()
     with torch.enable_grad():
         loss = nll(outputs, y) * len(outputs)
@@ -110,7 +208,7 @@ def output_hessians(nll: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, y:
             torch.autograd.grad(each.sum(), outputs, retain_graph=True)[0]
             for each in pull.unbind(1)
         ]
-    return torch.stack(rows, 1)
+    return pull.detach(), torch.stack(rows, 1)
 
 
 def _last(model: nn.Module) -> nn.Linear:

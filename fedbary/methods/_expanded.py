@@ -29,6 +29,7 @@ Reference: Irons and Tuck, A version of the Aitken accelerator for computer iter
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -166,10 +167,7 @@ class Expanded:
         slope = told.pop(SLOPE).view_as(centre)
         metrics = local.infer(Quadratic(structure, told, self.prior_precision, slope, centre))
         mode, power = head.weights, 1 / local.training.kl_weight
-        found = {
-            n: power * t
-            for n, t in structure.expand(head.features, head.output_hessians(mode)).items()
-        }
+        found = {n: power * t for n, t in head.curvature(structure, mode).items()}
         slope = power * head.gradient(mode) + structure.product(found)(centre - mode)
         site = {f"site/{n}": t for n, t in {SLOPE: slope.flatten(), **found}.items()}
         return Fitted({n: t.to(head.layer.weight.dtype) for n, t in site.items()}, metrics)
@@ -236,6 +234,12 @@ class Expanded:
         for client, own in by_client(OWN, server.state).items():
             state |= of_client(OWN, client, own) if client in left else {}
         return model, state
+
+    def step_length(self, before: Tensors, after: Tensors, state: Tensors) -> float:
+        """Return √⟨r, (λ + Σ P_k) r⟩, r the step of the mean: the most that a contrast moves."""
+        structure, step = self.structure(after), self.mean(after) - self.mean(before)
+        products = [structure.product(site)(step) for _, site in self.sites(state, structure)]
+        return math.sqrt(float((step * sum(products, self.prior_precision * step)).sum()))
 
     def _at(
         self,

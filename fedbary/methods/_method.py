@@ -372,6 +372,13 @@ class Method(Checked):
         """
         raise TypeError(f"{type(self).__name__} does not say what it does with arrivals")
 
+    def step_length(self, before: Tensors, after: Tensors, state: Tensors) -> float | None:
+        """Return the step between two models in standard errors; None where it knows none.
+
+        It is that of the contrast which has moved most by its own standard error.
+        """
+        return None
+
     def groups_of(self, state: Tensors) -> Mapping[str, str]:
         """Return each client's group by its name, for methods with a model for each group."""
         return {}

@@ -173,6 +173,12 @@ class PVI(ServerFactorMethod):
         """Return a posterior, or a site."""
         return model if self.covariance == "none" else self.expanded.reply_like(model)
 
+    def step_length(self, before: Tensors, after: Tensors, state: Tensors) -> float | None:
+        """Return the step in standard errors of full Laplace sites, which know these."""
+        return (
+            self.expanded.step_length(before, after, state) if self.covariance == "full" else None
+        )
+
     def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
         """Replace the sites of those that replied, and multiply all."""
         if self.covariance == "none":

@@ -13,14 +13,13 @@ Reference: Dong, Roth and Su, Gaussian Differential Privacy, JRSS B 2022, coroll
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -29,7 +28,7 @@ from torch import Tensor
 from fedbary.aggregation.sums import select_prefix
 from fedbary.data.mechanism import Release, epsilon_of
 from fedbary.errors import SettingError
-from fedbary.runs.whole import private_folder, read_tensors, write_tensors
+from fedbary.runs.whole import locked, private_folder, read_tensors, write_tensors
 
 log = logging.getLogger("flwr.fedbary")
 
@@ -115,16 +114,9 @@ class ReleasedFiles(Releases):
         """Keep a release."""
         write_tensors(self.folder / f"{question}.safetensors", release)
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the folder's lock, which the kernel frees at the process's end."""
-        private_folder(self.folder)
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the folder's lock."""
+        return locked(self.folder)
 
 
 def take_released(folder: Path, earlier: Path) -> None:

@@ -33,6 +33,16 @@ def private_folder(folder: Path) -> None:
     folder.chmod(0o700)
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder of its owner's; the kernel frees it at the process's end."""
+    from filelock import FileLock  # here, as a run's first words take no lock
+
+    private_folder(folder)
+    with FileLock(folder / ".lock"):
+        yield
+
+
 def write_whole(file: Path, content: bytes) -> None:
     """Write bytes to a file at once."""
     with _replaced(file) as partial:

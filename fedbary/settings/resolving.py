@@ -86,7 +86,8 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
         preset = protocols[protocol]
     given = {**own, **preset, **overrides}
     _require_known({**values, **given})
-    values |= usual_of(str(given.get("task")), tasks)
+    usual = usual_of(str(given.get("task")), tasks)
+    values |= usual
     if given.get("backbone", "none") != "none":
         values |= on_features
     chosen = _typed({**values, **given})
@@ -103,6 +104,10 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     if method.deterministic:
         defaults["bayesian_layers"] = 0
     defaults |= own_usual
+    if chosen.method == usual.get("method"):  # a task knows its own method's better
+        defaults |= {
+            name: held for name, held in usual.items() if name in TOGETHER & defaults.keys()
+        }
     if (adapts or given.get("pixels") == "signed") and "normalise" in defaults:
         defaults["normalise"] = "none"
     others = _words_of_parts() - {name for own in owned_by(chosen).values() for name in own}
@@ -115,6 +120,10 @@ OF_INFERENCE: Mapping[str, Mapping[str, Any]] = {
     "curvature": {"samples": 0},
 }
 """Defaults that differ with some local inferences."""
+
+
+TOGETHER = frozenset({"covariance", "prior_std"})
+"""Parameters of methods that a task's section may give beside the task's own method."""
 
 
 @cache

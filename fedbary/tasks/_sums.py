@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ def ask(
     pixels: int = 0,
     missing: bool = False,
     beside: Callable[[Mapping[str, Sums]], Iterable[str]] = lambda answers: (),
+    also: Mapping[str, Any] = MappingProxyType({}),
 ) -> Dialogue[Sums]:
     """Ask once or twice, and return the sums over all sites that answered each time.
 
@@ -55,7 +57,8 @@ def ask(
 
     The last columns stand for the `classes`: 1 if a row is of the class, else 0. With `pixels` an
     image the rows are pixels, whose columns lie within ±10. With `missing` sites count each
-    column's values too. `beside` compares the sites by the last answers, see `Question`.
+    column's values too. `beside` compares the sites by the last answers, see `Question`. `also`
+    goes with each question.
 
     Raises
     ------
@@ -64,7 +67,7 @@ def ask(
     """
     shift = torch.zeros(columns, dtype=torch.float64)
     for _ in range(2):
-        asked = {"shift": shift.tolist(), **({"missing": True} if missing else {})}
+        asked = {**also, "shift": shift.tolist(), **({"missing": True} if missing else {})}
         believed = functools.partial(
             read, shift=shift, classes=classes, pixels=pixels, missing=missing
         )
@@ -180,30 +183,47 @@ def count(metrics: Mapping[str, Any], most: int) -> int:
 
 
 def ask_medians(sums: Sums) -> Dialogue[Tensor]:
-    """Return the median of each column (C,) of given sums, over all sites that answer.
+    """Return the median of each column (C,) of given sums, see `ask_quantiles`."""
+    columns = range(len(sums.mean))
+    return ask_quantiles(sums, torch.full((len(columns),), 0.5), columns)
+
+
+def ask_quantiles(
+    sums: Sums,
+    at: Tensor,
+    columns: Sequence[int],
+    also: Mapping[str, Any] = MappingProxyType({}),
+) -> Dialogue[Tensor]:
+    """Return quantiles (Q,), each of a column of given sums, over all sites that answer.
+
+    `also` goes with each question.
+
+    That at q lies between mean − std √((1 − q)/q) and mean + std √(q/(1 − q)) (Cantelli).
 
     Raises
     ------
     RunError
         If none answers.
     """
-    low, high = sums.mean - sums.var.sqrt(), sums.mean + sums.var.sqrt()
+    mean, std, at = sums.mean[[*columns]], sums.var.sqrt()[[*columns]], at.double()
+    low, high = mean - std * ((1 - at) / at).sqrt(), mean + std * (at / (1 - at)).sqrt()
     inner = torch.arange(1, PARTS).double() / PARTS
     for _ in range(TIMES):
         points = low[:, None] + (high - low)[:, None] * inner
-        asked = {"points": points.flatten().tolist()}
+        asked = {**also, "points": points.flatten().tolist(), "of-columns": [*columns]}
         answers = yield Question(MEDIANS, functools.partial(read_medians, columns=len(low)), asked)
         if not answers:
             raise RunError("no node answered with the counts of its columns")
         below, seen = (sum(part[1:], part[0]) for part in zip(*answers, strict=True))
-        place = (below < seen[:, None] / 2).sum(1)
+        place = (below < (seen * at)[:, None]).sum(1)
         edges = torch.cat([low[:, None], points, high[:, None]], 1)
         low, high = (edges.gather(1, (place + k)[:, None])[:, 0] for k in (0, 1))
     return (low + high) / 2
 
 
 def answer_medians(columns: Tensor, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Count a site's columns (n, C), whose missing values are NaN."""
+    """Count the named of a site's columns (n, C), whose missing values are NaN."""
+    columns = columns[:, list(asked["of-columns"])]
     points = torch.tensor(asked["points"], dtype=torch.float64).reshape(columns.shape[1], -1)
     below = [(columns <= each).sum(0) for each in points.unbind(1)]
     return {
@@ -234,15 +254,22 @@ def ask_moments(scale: Standardiser) -> Dialogue[Tensor]:
     RunError
         If no site answers.
     """
-    asked = {"mean": scale.mean.tolist(), "std": scale.std.tolist()}
-    answers = yield Question(
-        MOMENTS, functools.partial(read_moments, columns=len(scale.mean)), asked
-    )
-    if not answers:
-        raise RunError("no node answered with the second moments of its features")
-    rows, moments = (functools.reduce(operator.add, part) for part in zip(*answers, strict=True))
+    sites = yield from ask_moments_of_sites(scale)
+    rows, moments = (functools.reduce(operator.add, part) for part in zip(*sites, strict=True))
     found: Tensor = moments / rows
     return found
+
+
+def ask_moments_of_sites(
+    scale: Standardiser, also: Mapping[str, Any] = MappingProxyType({})
+) -> Dialogue[list[tuple[int, Tensor]]]:
+    """Return each site's rows and Σ z zᵀ, (D, D) float64; errors are those of `ask_moments`."""
+    asked = {**also, "mean": scale.mean.tolist(), "std": scale.std.tolist()}
+    read = functools.partial(read_moments, columns=len(scale.mean))
+    sites = yield Question(MOMENTS, read, asked)
+    if not sites:
+        raise RunError("no node answered with the second moments of its features")
+    return sites
 
 
 def answer_moments(x: Tensor, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from fedbary.data.deal import (
 )
 from fedbary.data.digest import Digest, content_hash, digest_of, repeats, row_hashes
 from fedbary.data.examples import Examples
-from fedbary.data.sites import Site
+from fedbary.data.sites import Limits, Site
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
 from fedbary.parts.parameters import Checked
@@ -161,6 +161,11 @@ class Task(ABC):
         return "" if word == "none" else word
 
     @property
+    def predicts(self) -> bool:
+        """True if the global model predicts; else `predict` says why it does not."""
+        return True
+
+    @property
     def predictor(self) -> Predictor:
         """The kind of prediction that the settings name."""
         return predictor_named(self.settings.predictive, dict(self.settings))
@@ -212,6 +217,10 @@ class Task(ABC):
             raise SettingError(site.data_path, "examples without targets", "a target for each")
         dealt = site_shard(own.x, own.y, self.deal, site.key, own.groups)
         return moved(dealt, torch_device(self.settings))
+
+    def disclosure(self, site: Site) -> Limits | None:
+        """Return what a site tells of its rows at most; None for no bound."""
+        return site.limits
 
     def raw(self, site: Site, signature: Any) -> Shard:
         """Return what a site holds, before a network makes features of it."""
@@ -375,6 +384,10 @@ class Task(ABC):
         """
         return {}
         yield
+
+    def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
+        """Return why rounds end early, by the lines of all rounds so far; "": they go on."""
+        return ""
 
     @abstractmethod
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:

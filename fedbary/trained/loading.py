@@ -62,7 +62,8 @@ def load(run: Path | str, own_code: bool = False, group: str | None = None) -> T
             trained = of_group(trained, folder, group)
             _fill(trained.network, trained.posterior, folder)
         zeros = Examples(trained.task.zeros(trained.signature), None)
-        trained.predict(zeros, samples=1)
+        if trained.task.predicts:
+            trained.predict(zeros, samples=1)
     return trained
 
 

@@ -107,7 +107,7 @@ def test_a_median_from_counts_has_half_the_values_on_either_side(parts):
     "changed", [{"seen": [1.0]}, {"seen": [99, 99]}, {"below": [3] * 30}, {"seen": [-1, 2]}]
 )
 def test_counts_that_no_rows_have_are_not_believed(changed):
-    points = {"points": [0.0] * 30}
+    points = {"points": [0.0] * 30, "of-columns": [0, 1]}
     told = _sums.answer_medians(torch.tensor([[1.0, 2.0], [3.0, float("nan")]]).double(), points)
     assert _sums.read_medians(told, 2, 2)[1].tolist() == [2, 1]
     with pytest.raises(ValueError):

@@ -8,7 +8,8 @@ A set by name is one module of this package whose name has no leading underscore
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Hashable
+import warnings
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,15 +160,35 @@ def _coded(
     def read() -> Examples:
         held = grouped(_with_target(_read(function, name, reading), reading.target), choice)
         if layout is not None:
-            return encode(held.without(layout.missing_words), layout)
-        held, how = chosen(held, choice), (choice.missing, choice.missing_words)
-        held = held.without(choice.missing_words)
+            names = [column for column, _ in layout.columns]
+            return encode(_rows_kept(held.without(layout.missing_words), names, choice), layout)
+        drops = choice.missing == "drop"
+        held, how = (
+            chosen(held, choice),
+            ("refuse" if drops else choice.missing, choice.missing_words),
+        )
+        held = _rows_kept(held.without(choice.missing_words), list(held.columns), choice)
         if function == "read":
             return encode(held, number_layout(held, *how))
         return encode(held, layout_of(held, classes, *how))
 
     key = function, name, reading, layout, choice, classes
     return _examples.get(key, _state(name, reading), read)
+
+
+def _rows_kept(held: Frame, columns: Sequence[str], choice: Choice) -> Frame:
+    """Return a frame without rows that lack a value, and say how many, if the choice is drop."""
+    if choice.missing != "drop":
+        return held
+    used = [held.columns[name].missing for name in columns if name in held.columns]
+    used += [] if held.target is None else [held.target.missing]
+    gone = np.any(used, axis=0)
+    if gone.all():
+        raise CellError(held.name, f"{len(gone)} rows with an empty cell", "a whole row, or terms=")
+    if gone.any():
+        said = f"{gone.sum()} of {len(gone)} rows have an empty cell in a used column: left out"
+        warnings.warn(f"{held.name}: {said}", stacklevel=2)
+    return held.rows(~gone)
 
 
 def load_frame(

@@ -1,0 +1,91 @@
+"""What a site of its own rows tells at most: the size that it needs, and a budget over all runs.
+
+T gradients and Hessians of n rows with p columns are T (p + p (p + 1) / 2) equations for the n p
+numbers of the rows. If there are more equations than numbers, the rows can be found. So a site
+counts what it sends, and stops long before. This prevents that attack; it is no guarantee.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from logging import WARNING
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.app import Message
+
+from fedbary.errors import SettingError
+from fedbary.runs.whole import locked, write_whole
+from fedbary.strategies.internals import log
+
+if TYPE_CHECKING:
+    from fedbary.client_app.node import Job
+
+SENT = "sent.json"
+"""The file in a site's state folder that says how many numbers it has sent."""
+
+
+class LimitReached(ValueError):
+    """The site answers no more; the message may go to the server."""
+
+
+def require_size(job: Job) -> None:
+    """Raise a LimitReached unless a site has rows enough for what it is asked."""
+    limits = job.limits
+    if limits is None:
+        return
+    rows, columns = _rows(job), math.prod(job.held.x.shape[1:])
+    if rows < limits.min_rows or columns > limits.max_columns * rows:
+        log(WARNING, "%d rows with %d columns: the site tells nothing of them (min-rows=%d, "
+            "max-columns=%g)", rows, columns, limits.min_rows, limits.max_columns)  # fmt: skip
+        raise LimitReached("this site has too few rows for so many columns")
+
+
+def count(job: Job, reply: Message) -> Message:
+    """Return a reply once its numbers are counted; a LimitReached where they pass the budget.
+
+    Over all runs the site sends budget times n (p + 1) numbers, for n rows of p columns and a
+    target. The counter is on disk before the reply leaves.
+    """
+    limits = job.limits
+    if limits is None or not limits.budget:
+        return reply
+    if (folder := job.node.keeps_in) is None:
+        allowed = "a folder in the node config: the site counts there what it has sent"
+        raise SettingError("state-path", "none", allowed)
+    most = int(limits.budget * _rows(job) * (math.prod(job.held.x.shape[1:]) + 1))
+    with locked(folder):
+        sent = _sent(folder / SENT) + _numbers(reply)
+        if sent > most:
+            log(WARNING, "The next answer would make %d numbers over all runs, budget=%g allows %d:"
+                " the site answers no more", sent, limits.budget, most)  # fmt: skip
+            raise LimitReached("this site has told as much of its rows as its budget allows")
+        write_whole(folder / SENT, json.dumps({"numbers": sent}).encode())
+    return reply
+
+
+def _rows(job: Job) -> int:
+    return len(job.held.y) + len(job.held.y_held_out)
+
+
+def _sent(file: Path) -> int:
+    """Return the numbers that a site has sent; a SettingError if the counter is damaged."""
+    if not file.exists():
+        return 0
+    try:
+        sent = json.loads(file.read_bytes())["numbers"]
+        if type(sent) is int and sent >= 0:
+            return sent
+    except (ValueError, KeyError, TypeError):
+        pass
+    allowed = "the file as the site wrote it; without it the site would tell more"
+    raise SettingError(str(file), "a damaged counter", allowed)
+
+
+def _numbers(reply: Message) -> int:
+    """Return how many numbers a reply holds."""
+    arrays = reply.content.array_records.values()
+    held = sum(math.prod(array.shape) for record in arrays for array in record.values())
+    metrics = [v for record in reply.content.metric_records.values() for v in record.values()]
+    return held + sum(len(value) if isinstance(value, list) else 1 for value in metrics)

@@ -1,0 +1,618 @@
+"""Generalised linear models of tables, whose coefficients have the intervals of the pooled fit.
+
+Sites hold all covariances (PVI with inference=laplace), so that rounds end at the mode of all rows,
+to 1e-6 standard errors after five or six. They end by themselves: one round after a round whose
+step was below 1e-3 standard errors. All rows are used. `fedbary coefficients` shows the table.
+
+Before the first round sites send sums of the columns and of their products. These give the columns
+that the layer sees: uncorrelated over all sites, of variance 1. So products and powers lose no
+digits, the prior N(0, prior_std²) is the same whatever the reference of a level, and a column that
+is a linear combination of others is refused by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from fedbary.data import deal
+from fedbary.data.deal import Shard, Split
+from fedbary.data.examples import Examples
+from fedbary.data.image_layout import parse_classes
+from fedbary.data.standardise import Standardiser, Sums
+from fedbary.data.tables import Choice, Layout, load, load_labelled, perhaps, plain
+from fedbary.data.terms import Design, Factor, Term, parse, require_columns
+from fedbary.errors import CellError, SettingError
+from fedbary.figures.sheet import BLUE
+from fedbary.inference._head import Profiled
+from fedbary.parts.parameters import NameList
+from fedbary.predictive import Forecast, Prediction, Predictive
+from fedbary.runs import schema
+from fedbary.scores.metrics import evaluate
+from fedbary.settings.config import Settings
+from fedbary.settings.task_words import OfRows
+from fedbary.tasks import _sums
+from fedbary.tasks._contrasts import INTERCEPT, Contrasts, rows_of
+from fedbary.tasks._families import FAMILIES, Family, with_first
+from fedbary.tasks._rows import Rows
+from fedbary.tasks._values import (
+    Condition,
+    Dialogue,
+    Facts,
+    Graph,
+    Loss,
+    Outcome,
+    Scored,
+)
+from fedbary.texts import listed
+
+FEWEST_EVENTS, FEW_EVENTS = 5, 10
+"""Events for each column, below which a run is refused, and below which it is warned of."""
+
+RANK = 1e-8
+"""Part of a column's variance that others may leave, at or below which it counts as none."""
+
+SETTLED = 1e-3
+"""A step in standard errors, of any contrast, below which one round more is the last."""
+
+
+@dataclass(frozen=True)
+class OfTerms(OfRows):
+    """Settings of models of terms.
+
+    Parameters
+    ----------
+    terms
+        all: each column. Otherwise terms with blanks between: names of columns, age:sex for
+        products, age^2, log(dose), spline(age,4) for a natural cubic spline of 4 columns, with
+        knots at quantiles of all sites' rows. A name with blanks stands in backquotes.
+    reference
+        auto: the commonest level of each column over all sites. Otherwise column=level, with blanks
+        between.
+    missing
+        drop: rows with an empty cell in a used column are left out. refuse: stop. Means and
+        indicators would bias coefficients.
+    """
+
+    terms: str = "all"
+    reference: str = "auto"
+    missing: Literal["drop", "refuse"] = "drop"  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class OfGlm(OfTerms):
+    """Settings of generalised linear models.
+
+    Parameters
+    ----------
+    family
+        binomial: two classes, log-odds. multinomial: log-odds of each class against the first.
+        poisson: counts, logarithms of rates. gaussian: numbers.
+    exposure
+        Column of the time or number that a count is of, above 0; none: each row counts alike.
+    intercepts
+        site: each site has an intercept of its own, which it never sends. common: one for all; only
+        such a model predicts.
+    classes
+        auto: the classes of the data. Otherwise their names with commas between; the first is the
+        one that others are compared with.
+    """
+
+    family: Literal["binomial", "multinomial", "poisson", "gaussian"] = "binomial"
+    exposure: str = "none"
+    intercepts: Literal["site", "common"] = "site"
+    classes: NameList = "auto"
+
+
+def of_terms(settings: Settings) -> Iterator[Condition]:
+    """Yield conditions on settings of all models of terms."""
+    own, words, task = settings.of_task(OfTerms), dict(settings), f"task={settings.task}"
+    yield "dataset", settings.dataset != "none", f"the server's own table for {task}"
+    yield "method", settings.method == "PVI", f"PVI for {task}: its sites hold all covariances"
+    yield "inference", settings.inference == "laplace", f"laplace for {task}"
+    full = words.get("covariance") == "full"
+    yield "covariance", full, f"full for {task}: others give no standard errors"
+    yield "model", settings.model == "linear", f"linear for {task}"
+    yield "holdout", settings.holdout == 0, f"0 for {task}, which uses all rows"
+    yield "device", settings.device != "cuda", f"auto or cpu for {task}"
+    if own.terms != "all":
+        parse(own.terms)
+    _references(own.reference)
+
+
+def of_glm(settings: Settings) -> Iterator[Condition]:
+    """Yield conditions on settings."""
+    own = settings.of_task(OfGlm)
+    counts = own.exposure == "none" or own.family == "poisson"
+    yield "exposure", counts, f"none for family={own.family}; family=poisson has one"
+    named = own.classes == "auto" or FAMILIES[own.family].classes
+    yield "classes", named, f"auto for family={own.family}"
+
+
+class Glm(Rows):
+    """A generalised linear model of tables."""
+
+    Parameters: type[OfTerms] = OfGlm
+    reads = "data/tables read_labelled"
+    conditions = (of_terms, of_glm)
+    curves = ((schema.STEP, 1, "Largest step (standard errors)", BLUE),)
+
+    @functools.cached_property
+    def own(self) -> OfGlm:
+        """The task's own settings."""
+        return self.settings.of_task(OfGlm)
+
+    @property
+    def family(self) -> Family:
+        """The family that the settings name."""
+        return FAMILIES[self.own.family]
+
+    @property
+    def predicts(self) -> bool:
+        """True if all sites share an intercept."""
+        return self.own.intercepts == "common"
+
+    @property
+    def has_bias(self) -> bool:
+        """True if the layer has an intercept of all sites."""
+        return self.predicts
+
+    # What the data are
+
+    @property
+    def choice(self) -> Choice:
+        """Columns that the terms use, and those beside them."""
+        usual = super().choice
+        if self.own.terms == "all":
+            return usual
+        names = [factor.column for term in parse(self.own.terms) for factor in term]
+        return replace(
+            usual, columns=tuple(dict.fromkeys(map(plain, [*names, *self.beside_terms])))
+        )
+
+    @property
+    def beside_terms(self) -> tuple[str, ...]:
+        """Names of the columns that are read and are no terms."""
+        return () if self.own.exposure == "none" else (self.own.exposure,)
+
+    def load(self, name: str, layout: Layout | None = None) -> Examples:
+        """Return the rows of a source, all of them to train on."""
+        by, own = self.settings, self.own
+        if self.family.classes:
+            classes = parse_classes(own.classes) if layout is None and own.classes != "auto" else ()
+            place, how = (by.data_dir, own.target), (by.download, self.choice)
+            held = load_labelled(name, *place, classes, layout, *how)
+        else:
+            held = load(name, by.data_dir, own.target, by.download, layout, self.choice)
+        require_columns(self._terms(held.layout), held.layout, held.source)
+        self.design(held.layout).require(held.x)
+        self._require_targets(held)
+        return _whole(held)
+
+    def _require_targets(self, held: Examples) -> None:
+        """Raise a SettingError if the targets or the exposure do not fit the family."""
+        own, layout, family = self.own, held.layout, f"family={self.own.family}"
+        if own.family == "binomial" and len(layout.classes) != 2:
+            allowed = f"two for {family}; family=multinomial takes more"
+            raise SettingError("target", f"{len(layout.classes)} classes", allowed)
+        if own.family == "poisson" and ((held.strata < 0) | held.strata.frac().bool()).any():
+            said = "numbers below 0, or with a fraction"
+            raise CellError(f"target of {held.source}", said, f"counts for {family}", said)
+        if own.exposure != "none":
+            if (own.exposure, ()) not in layout.columns:
+                numbers = [name for name, levels in layout.columns if not levels]
+                allowed = perhaps(own.exposure, held.source, numbers)
+                raise CellError("exposure", own.exposure, f"a number that varies: {allowed}")
+            if (held.x[:, layout.features.index(own.exposure)] <= 0).any():
+                said = "numbers of 0 or less"
+                raise CellError(f"exposure of {held.source}", said, "numbers above 0", said)
+
+    def _terms(self, layout: Layout) -> tuple[Term, ...]:
+        if self.own.terms != "all":
+            return parse(self.own.terms)
+        return tuple((Factor(name),) for name, _ in layout.columns if name not in self.beside_terms)
+
+    def design(self, layout: Layout, facts: Facts | None = None) -> Design:
+        """Return the columns of the terms, by the facts on references and knots."""
+        named, terms, features = (
+            _references(self.own.reference),
+            self._terms(layout),
+            layout.features,
+        )
+        references: dict[str, str] = {}
+        for column, levels in layout.columns:
+            if levels and facts:
+                shares = [float(facts["mean"][features.index(f"{column}={v}")]) for v in levels]
+                references[column] = levels[int(np.argmax(shares))]
+            elif levels:
+                references[column] = levels[0]
+            if column in named and named[column] not in levels:
+                allowed = f"a level of {column}: {listed(levels)}"
+                raise CellError("reference", f"{column}={named[column]}", allowed)
+        for column in named:
+            if column not in references:
+                raise CellError("reference", column, f"a column of levels: {listed([*references])}")
+        bent = dict.fromkeys(f for term in terms for f in term if f.how == "spline")
+        knots: dict[Factor, Tensor] = {}
+        if facts:
+            parts = facts["knots"].split([len(factor.quantiles) for factor in bent])
+            knots = dict(zip(bent, parts, strict=True))
+        return Design(terms, layout, {**references, **named}, knots)
+
+    def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
+        """Return zeros in place of prepared rows: the time they take is the same."""
+        x, y = deal.training_data(self.held, self.deal)
+        rows = torch.zeros(min(count, len(x)), len(self.design(self.signature()).names))
+        y = y[:count] if self.family.classes else torch.stack([y[:count], torch.ones(len(rows))], 1)
+        return rows, y, len(x)
+
+    # At a client
+
+    def make_model(self, signature: Layout) -> nn.Module:
+        """Return a linear layer of zeros; without a common intercept it has no bias."""
+        outputs = max(1, len(signature.classes) - 1)
+        layer = nn.Linear(len(self.design(signature).names), outputs, bias=self.has_bias)
+        for parameter in layer.parameters():
+            nn.init.zeros_(parameter)
+        return nn.Sequential(OrderedDict(flatten=nn.Flatten(), output=layer))
+
+    def loss(self, facts: Facts) -> Loss:
+        """Return the family's mean negative log-likelihood, at the site's own intercept if any."""
+        nll = self.family.nll
+        return nll if self.predicts else Profiled(nll, self.settings.model_dump()["prior_std"])
+
+    def prepared(self, shard: Shard, facts: Facts) -> Shard:
+        """Return a shard with the columns of the terms, uncorrelated, and targets with offsets."""
+        x, held_out = (self.taken(part, facts) for part in (shard.x, shard.x_held_out))
+        y, y_held_out = (
+            self._targets(*part, facts)
+            for part in ((shard.x, shard.y), (shard.x_held_out, shard.y_held_out))
+        )
+        return Shard(x, y, held_out, y_held_out, shard.independent)
+
+    def taken(self, x: Tensor, facts: Facts) -> Tensor:
+        """Return the columns that the layer sees, (N, P) float32, of rows in their own units."""
+        design = self.design(self.signature(), facts)
+        turn = facts["turn"].view(len(design.names), -1)
+        return ((design.columns(x) - facts["centre"]) @ turn.T).float()
+
+    def _targets(self, x: Tensor, y: Tensor, facts: Facts) -> Tensor:
+        if self.own.family == "gaussian":
+            z = (y - facts["mean"][-1]) / facts["std"][-1]
+            return torch.stack([z, facts["noise_std"].expand(len(z))], 1)
+        if self.own.family == "poisson":
+            return torch.stack([y, self._exposure(x).log()], 1)
+        return y
+
+    def _exposure(self, x: Tensor) -> Tensor:
+        if self.own.exposure == "none":
+            return torch.ones_like(x[:, 0])
+        return x[:, self.signature().features.index(self.own.exposure)]
+
+    def answer(
+        self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> dict[str, Any]:
+        """Answer with sums of the columns and targets, or of the terms' columns and products."""
+        if question not in (_sums.NAME, _sums.MOMENTS):
+            return super().answer(question, shard, asked, tensors)
+        layout = self.signature()
+        if question == _sums.NAME and "all-knots" not in asked:
+            y = one_hot(shard.y, len(layout.classes)) if layout.classes else shard.y[:, None]
+            return _sums.answer(torch.cat([shard.x, y], 1), asked)
+        facts = {name: torch.tensor(asked[f"all-{name}"]).double() for name in ("mean", "knots")}
+        columns = self.design(layout, facts).columns(shard.x)
+        if question == _sums.NAME:
+            return _sums.answer(columns, asked)
+        if self.own.family == "gaussian":
+            columns = torch.cat([columns, shard.y[:, None]], 1)
+        return _sums.answer_moments(torch.cat([columns, torch.ones_like(columns[:, :1])], 1), asked)
+
+    # At the server
+
+    def ask_first(self) -> Dialogue[dict[str, Tensor]]:
+        """Ask for sums of the columns, a spline's quantiles, and sums of the terms' products.
+
+        Raises
+        ------
+        SettingError
+            If a column of the terms has no spread, is a linear combination of others, or there are
+            too few events for so many columns.
+        """
+        layout = self.signature()
+        width, classes = len(layout.features), len(layout.classes)
+        beside = functools.partial(self.beside, columns=layout.features)
+        sums = yield from _sums.ask(width + max(1, classes), classes, beside=beside)
+        scale = Standardiser.from_sums(sums)
+        facts = {"mean": scale.mean, "std": scale.std}
+        if classes:
+            facts = {name: fact[:width] for name, fact in facts.items()}
+            facts["class_rows"] = (sums.mean[width:].clamp(0, 1) * sums.count).round()
+        else:
+            facts["rows"] = torch.tensor([sums.count, sums.count * float(sums.mean[-1])])
+        self._require_events(facts)
+        facts["knots"] = yield from self._ask_knots(sums)
+        also = {f"all-{name}": facts[name].tolist() for name in ("mean", "knots")}
+        design = self.design(layout, facts)
+        of_terms = Standardiser.from_sums((yield from _sums.ask(len(design.names), also=also)))
+        self._require_spread(design, of_terms.std, facts)
+        return {**facts, **(yield from self._ask_turn(design, of_terms, facts, also))}
+
+    def _require_events(self, facts: Facts) -> None:
+        """Refuse a run of fewer than 5 events a column, and warn of one of fewer than 10."""
+        columns, rows = len(self.design(self.signature()).names), float(facts.get("rows", [0])[0])
+        if "class_rows" in facts:
+            called, events = "rows of the rarest class", float(facts["class_rows"].min())
+        elif self.own.family == "poisson":
+            called, events = "events", float(facts["rows"][1])
+        else:
+            called, events = "rows", rows
+        if events < FEWEST_EVENTS * columns:
+            allowed = (
+                f"at most {int(events / FEWEST_EVENTS)} columns: {FEWEST_EVENTS} {called} each"
+            )
+            raise SettingError("terms", f"{columns} columns and {events:.0f} {called}", allowed)
+        if events < FEW_EVENTS * columns:
+            said = (
+                f"{events:.0f} {called} for {columns} columns: intervals of so few are too narrow"
+            )
+            warnings.warn(said, stacklevel=2)
+
+    def _ask_knots(self, sums: Sums) -> Dialogue[Tensor]:
+        """Ask for the quantiles of all splines' columns, one after the other."""
+        layout = self.signature()
+        terms = self.design(layout).terms
+        bent = dict.fromkeys(f for term in terms for f in term if f.how == "spline")
+        pairs = [(layout.features.index(f.column), q) for f in bent for q in f.quantiles]
+        if not pairs:
+            return torch.zeros(0, dtype=torch.float64)
+        columns, at = zip(*pairs, strict=True)
+        found = yield from _sums.ask_quantiles(sums, torch.tensor(at), columns)
+        parts = found.split([len(factor.quantiles) for factor in bent])
+        for factor, knots in zip(bent, parts, strict=True):
+            apart = knots.diff() > 1e-3 * (knots[-1] - knots[0])
+            if not apart.all() or knots[-1] <= knots[0]:
+                allowed = f"fewer columns than {factor.number}, or {factor.column} alone"
+                raise SettingError("terms", f"{factor.name}, whose knots coincide", allowed)
+        return found
+
+    def _require_spread(self, design: Design, std: Tensor, facts: Facts) -> None:
+        for name, term, one in zip(design.names, design.terms_of_columns, std, strict=True):
+            is_level = any(dict(design.layout.columns)[factor.column] for factor in term)
+            if one.isinf() and not is_level:
+                raise SettingError("terms", f"{name}, the same in all rows", "columns that vary")
+
+    def _ask_turn(
+        self, design: Design, scale: Standardiser, facts: Facts, also: Mapping[str, Any]
+    ) -> Dialogue[dict[str, Tensor]]:
+        """Ask for products of columns; return what makes these uncorrelated, and a noise."""
+        width, numbers = len(design.names), self.own.family == "gaussian"
+        ends = [(facts["mean"][-1], facts["std"][-1])] if numbers else []
+        mean, std = (torch.tensor(end).double() for end in zip(*ends, (0.0, 1.0), strict=True))
+        by = Standardiser(torch.cat([scale.mean, mean]), torch.cat([scale.std, std]))
+        sites = yield from _sums.ask_moments_of_sites(by, also)
+        if self.predicts:
+            sites = [
+                tuple(functools.reduce(operator.add, part) for part in zip(*sites, strict=True))
+            ]
+        rows = sum(count for count, _ in sites)
+        products = sum(m[:-1, :-1] - m[:-1, -1:] @ m[-1:, :-1] / count for count, m in sites) / rows
+        turn, alive = self._turn(design, products[:width, :width], scale.std)
+        found = {"centre": scale.mean, "turn": turn.flatten()}
+        if numbers:
+            turned = turn * scale.std.where(alive, 0)  # of standardised columns
+            fitted = turned @ products[:width, -1].where(alive, 0)
+            left = float(products[-1, -1] - fitted.square().sum()) * rows
+            degrees = rows - int(alive.sum()) - len(sites)
+            if degrees < 1 or left <= RANK * rows:
+                raise SettingError("terms", f"{width} columns", "fewer: no noise is left in rows")
+            found["noise_std"] = torch.tensor([math.sqrt(left / degrees)], dtype=torch.float64)
+            found["degrees"] = torch.tensor([float(degrees)], dtype=torch.float64)
+        return found
+
+    def _turn(self, design: Design, products: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the matrix that makes columns uncorrelated, and which columns have rows.
+
+        It is L⁻¹/s with the correlations L Lᵀ: each column is taken less what those before say.
+        """
+        names, alive = design.names, std.isfinite()
+        spread = products.diagonal().clamp_min(0).sqrt()
+        if (still := (alive & (spread.square() <= RANK)).nonzero()).numel():
+            said = f"{names[int(still[0])]}, the same in all rows of each site"
+            raise SettingError("terms", said, "columns that vary at a site; or intercepts=common")
+        kept = [k for k in range(len(names)) if alive[k]]
+        held = (products / spread[:, None] / spread)[kept][:, kept]
+        root, place = torch.zeros_like(held), 0
+        for place in range(len(kept)):
+            before = torch.linalg.solve_triangular(
+                root[:place, :place], held[:place, place : place + 1], upper=False
+            )[:, 0]
+            left = float(held[place, place] - before @ before)
+            if left <= RANK:
+                weights = torch.linalg.lstsq(held[:place, :place], held[:place, place]).solution
+                parts = [names[kept[k]] for k in range(place) if weights[k].abs() > 1e-3]
+                said = f"{names[kept[place]]}, a linear combination of {listed(parts[:8])}"
+                raise SettingError("terms", said, "terms without one of these")
+            root[place, :place], root[place, place] = before, math.sqrt(left)
+        turn = torch.zeros_like(products)
+        inverse = torch.linalg.inv(root) / (spread * std)[kept]
+        turn[torch.tensor(kept)[:, None], torch.tensor(kept)] = inverse
+        return turn, alive
+
+    def idle(self, facts: Facts) -> tuple[str, ...]:
+        """Return a line that names the columns of levels without rows."""
+        if not facts:
+            return ()
+        design = self.design(self.signature(), facts)
+        gone = [n for n, held in zip(design.names, self._alive(facts), strict=True) if not held]
+        return (f"no row at any site has {listed(gone)}: no coefficient",) if gone else ()
+
+    def _alive(self, facts: Facts) -> Tensor:
+        turn = facts["turn"]
+        return turn.view(math.isqrt(len(turn)), -1).any(0)
+
+    def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
+        """Return why rounds may end: one more has followed a step below 1e-3 standard errors."""
+        last, by = lines[-2:], self.settings
+        sites = max(line.get(schema.ADMITTED, 0) for line in lines)
+        whole = by.mode == "rounds" and by.participants == by.clients
+        if not whole or any(line.get(schema.ADMITTED) != sites for line in last):
+            return ""
+        step = last[0].get(schema.STEP, math.nan)
+        return f"a step was {step:.1e} standard errors" if step < SETTLED else ""
+
+    def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
+        """Return coefficients of the terms' own columns, against references."""
+        design, alive = self.design(signature, facts), self._alive(facts)
+        turn = facts["turn"].view(len(alive), -1).double()
+        kept = alive.nonzero()[:, 0].tolist()
+        columns, terms = turn.T[alive], [design.names[k] for k in kept]
+        units = [self._unit(design, design.terms_of_columns[k]) for k in kept]
+        if self.has_bias:
+            bias = torch.zeros(len(columns) + 1, 1, dtype=torch.float64)
+            bias[-1] = 1
+            columns = torch.cat([columns, -(turn @ facts["centre"].double())[None]])
+            columns = torch.cat([columns, bias], 1)
+            terms, units = [*terms, INTERCEPT], [*units, ""]
+        outcomes, (count, *_) = self._outcomes(signature), facts.get("rows", torch.zeros(1))
+        outputs = torch.eye(len(outcomes), dtype=torch.float64)
+        offset = torch.zeros(len(outcomes), len(terms), dtype=torch.float64)
+        events = torch.full_like(offset, torch.nan)
+        if signature.classes:
+            count = facts["class_rows"].sum()
+            if self.has_bias:
+                events[:, -1] = facts["class_rows"][1:]
+        if self.own.family == "gaussian":
+            outputs = outputs * facts["std"][-1]
+            if self.has_bias:
+                offset[0, -1] = facts["mean"][-1]
+        seen = rows_of(terms, signature, facts["mean"], count).expand_as(offset)
+        return Contrasts(
+            tuple(terms), tuple(units), outcomes, columns, outputs, self.family.link, offset, seen,
+            events,
+        )  # fmt: skip
+
+    def _unit(self, design: Design, term: Term) -> str:
+        against = [design.references[f.column] for f in term if f.column in design.references]
+        return f"against {':'.join(against)}" if against else "per 1"
+
+    def _outcomes(self, signature: Layout) -> tuple[str, ...]:
+        if not signature.classes:
+            return (self.own.target,)
+        first, *others = signature.classes
+        return tuple(f"{name} against {first}" for name in others)
+
+    def scores(self, outcome: Outcome, facts: Facts) -> Scored:
+        """Return the step of the round in standard errors, and the NLL of any validation rows."""
+        step = float(outcome.told.get(schema.STEP, math.nan))
+        x, y = deal.evaluation_data(self.held, self.deal)
+        if not (self.predicts and len(y)):
+            return Scored({schema.STEP: step, "nll": math.nan})
+        found = self.predict(outcome, x, facts, 0)
+        return Scored({schema.STEP: step, "nll": self.judged(found, y)["nll"]}, {}, None)
+
+    def said(self, scores: Mapping[str, float]) -> str:
+        """Return the step, and the NLL where there is one."""
+        step, nll = scores[schema.STEP], scores["nll"]
+        scored = "" if math.isnan(nll) else f"  NLL {nll:z.4f}"
+        return (f"step {step:.1e} standard errors" if step == step else "no step yet") + scored
+
+    # Predictions
+
+    def require_predicting(self) -> None:
+        """Raise a SettingError if each site has an intercept of its own."""
+        if not self.predicts:
+            allowed = "common: a site's own intercept never leaves it, so others cannot predict"
+            raise SettingError("intercepts", self.own.intercepts, allowed)
+
+    def predict(
+        self, outcome: Outcome, x: Tensor, facts: Facts, seed: int
+    ) -> Prediction | Forecast:
+        """Predict rows in their own units, by the mode; counts for the rows' own exposure."""
+        found = self.predicted(outcome.model, self.taken(x, facts), facts, seed, outcome.predictive)
+        if isinstance(found, Prediction) or self.own.exposure == "none":
+            return found
+        mean = found.mean * self._exposure(x)
+        return Forecast(mean, found.epistemic, mean)
+
+    def predicted(
+        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
+    ) -> Prediction | Forecast:
+        """Predict rows as the layer sees them: classes, or a number for an exposure of 1."""
+        self.require_predicting()
+        with torch.no_grad():
+            outputs = model.eval()(x).double()
+        if self.family.classes:
+            probs = with_first(outputs).softmax(1)
+            return Prediction(probs, torch.special.entr(probs).sum(1), networks=1)
+        mean, none = outputs[:, 0], torch.zeros_like(outputs[:, 0])
+        if self.own.family == "poisson":
+            return Forecast(mean.exp(), none, mean.exp())
+        noise = (facts["noise_std"] * facts["std"][-1]).square().expand_as(mean)
+        return Forecast(facts["mean"][-1] + facts["std"][-1] * mean, none, noise)
+
+    def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
+        """Return `predict` for a batch."""
+        self.require_predicting()
+
+        def answered(x: Tensor) -> dict[str, Tensor]:
+            found = self.predict(outcome, x, facts, seed)
+            if isinstance(found, Prediction):
+                held = {"probs": found.probs, "entropy": found.entropy}
+                return {**held, "epistemic": found.epistemic, "networks": found.probs[None]}
+            return {"mean": found.mean, "var": found.var, "epistemic": found.epistemic}
+
+        return answered
+
+    def answers(
+        self, prediction: Prediction | Forecast, signature: Layout
+    ) -> dict[str, np.ndarray]:
+        """Return the classes' probabilities, or means and standard deviations."""
+        if isinstance(prediction, Forecast):
+            return {"mean": prediction.mean.numpy(), "std": prediction.var.sqrt().numpy()}
+        probs, names = prediction.probs.numpy(), signature.classes
+        likely = np.array(names, dtype=object)[probs.argmax(1)]
+        return {"class": likely, **{f"p({name})": probs[:, k] for k, name in enumerate(names)}}
+
+    def judged(self, prediction: Prediction | Forecast, y: Tensor) -> dict[str, float]:
+        """Return the NLL; of classes accuracy, ECE and Brier score too, of numbers the RMSE."""
+        if isinstance(prediction, Prediction):
+            return evaluate(prediction.probs, y)
+        mean, var = prediction.mean, prediction.var
+        law = torch.distributions.Normal(mean, var.sqrt())
+        if self.own.family == "poisson":
+            law = torch.distributions.Poisson(mean)  # type: ignore[assignment]
+        rmse = (y - mean).square().mean().sqrt()
+        return {"nll": -float(law.log_prob(y).mean()), "rmse": float(rmse)}
+
+
+_PAIR = re.compile(r"(?:`([^`]+)`|([^\s=`]+))=(?:`([^`]+)`|(\S+))(?:\s+|$)")
+
+
+def _references(text: str) -> dict[str, str]:
+    """Return the reference of each column that a text names."""
+    found, place = dict[str, str](), len(text) - len(text.lstrip())
+    while text != "auto" and place < len(text):
+        if (match := _PAIR.match(text, place)) is None:
+            allowed = "auto, or column=level with blanks between, such as sex=male stage=I"
+            raise SettingError("reference", text[place:], allowed)
+        found[match[1] or match[2]] = match[3] or match[4]
+        place = match.end()
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _whole(held: Examples) -> Examples:
+    """Return rows all of which are trained on."""
+    return replace(held, splits=(Split(torch.arange(len(held.x)), torch.zeros(0).long()),))

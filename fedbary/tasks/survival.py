@@ -1,0 +1,372 @@
+"""Survival: times to an event, some of them cut short by the end of observation.
+
+**hazard**: log hazard = α_j + x·β in the j-th interval of time. A row is split at the cuts between
+intervals, and each part is a count of 0 or 1 event with its time at risk as exposure. So it is a
+Poisson regression, whose baseline gives absolute risk. The cuts are quantiles of all sites' event
+times.
+
+**cox**: partial likelihood of each site, with ties by Efron. Each site has a baseline of its own,
+as of any shape, and no event time leaves a site. It gives ratios of hazards and no absolute risk.
+
+References: Holford, The analysis of rates and of survivorship using log-linear models, 1980; Cox,
+Regression models and life-tables, 1972; Efron, The efficiency of Cox's likelihood function for
+censored data, 1977.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedbary.data.deal import Shard
+from fedbary.data.examples import Examples
+from fedbary.data.standardise import Sums
+from fedbary.data.tables import Layout, perhaps
+from fedbary.errors import CellError, SettingError
+from fedbary.inference._head import Joint
+from fedbary.parts.parameters import Positive
+from fedbary.predictive import Prediction, Predictive
+from fedbary.settings.config import Settings
+from fedbary.tasks import _sums
+from fedbary.tasks._contrasts import Contrasts
+from fedbary.tasks._families import Family, of_counts
+from fedbary.tasks._values import Condition, Dialogue, Facts, Loss
+from fedbary.tasks.glm import FEW_EVENTS, FEWEST_EVENTS, Glm, OfTerms, of_terms
+from fedbary.texts import listed
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+OF, EVENT_TIMES, INTERVALS = "of", "event-times", "intervals"
+"""What a question is of, if not of columns: times of events, or events and time by interval."""
+
+
+@dataclass(frozen=True)
+class OfSurvival(OfTerms):
+    """Settings of survival. The target is the time to the event, or to the end of observation.
+
+    Parameters
+    ----------
+    event
+        Column that says whether the time ends in the event: 1 or 0; or column=level, the level that
+        is the event.
+    family
+        hazard: a constant hazard in each interval of time. cox: a baseline of each site's own.
+    intervals
+        Intervals of family=hazard; their cuts are quantiles of all sites' event times.
+    intercepts
+        common: one baseline hazard, which gives absolute risk. site: each site's is a multiple of
+        it, which the site never sends. auto: common of family=hazard, site of family=cox.
+    at
+        Time at which predictions are the risk of an event; auto: the last cut between intervals.
+    """
+
+    event: str = "event"
+    family: Literal["hazard", "cox"] = "hazard"
+    intervals: Annotated[int, Field(ge=1, le=100)] = 8
+    intercepts: Literal["auto", "common", "site"] = "auto"
+    at: Literal["auto"] | Positive = "auto"
+
+
+def of_survival(settings: Settings) -> Iterator[Condition]:
+    """Yield conditions on settings."""
+    own = settings.of_task(OfSurvival)
+    common = own.family == "cox" and own.intercepts == "common"
+    yield "intercepts", not common, "auto or site for family=cox; family=hazard has a common one"
+    risk = own.at == "auto" or (own.family == "hazard" and own.intercepts != "site")
+    yield "at", risk, "auto: only family=hazard with a common baseline predicts a risk"
+
+
+class Cox(Joint):
+    """Cox's partial likelihood of rows with time and event, ties by Efron.
+
+    With risk sets R(t) and d events at a time t, E(t) the rows of these,
+
+        −Σ_events f_i + Σ_t Σ_{l<d} log(Σ_R(t) exp f − l/d Σ_E(t) exp f).
+    """
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return its negative logarithm over n, of outputs (n, 1) and targets (n, 2)."""
+        order = y[:, 0].argsort(descending=True)
+        f, (time, event) = outputs[order, 0], y[order].to(outputs).unbind(1)
+        _, group, sizes = time.unique_consecutive(return_inverse=True, return_counts=True)
+        largest = f.detach().max()
+        hazard, has_event = (f - largest).exp(), event.bool()
+        at_risk = hazard.cumsum(0)[sizes.cumsum(0) - 1]
+        zeros = torch.zeros(len(sizes), dtype=f.dtype)
+        tied = zeros.index_add(0, group, hazard * event)
+        ties = zeros.index_add(0, group, event)
+        before = event.cumsum(0) - event
+        rank = before - (ties.cumsum(0) - ties)[group]
+        held = group[has_event]
+        share = rank[has_event] / ties[held]
+        risks = (at_risk[held] - share * tied[held]).log() + largest
+        return (risks.sum() - f[has_event].sum()) / len(f)
+
+
+HAZARD = Family(of_counts, "hazard", False)
+
+
+class Survival(Glm):
+    """Times to an event."""
+
+    Parameters = OfSurvival
+    reads = "data/tables read"
+    conditions = (of_terms, of_survival)
+
+    @functools.cached_property
+    def own(self) -> OfSurvival:  # type: ignore[override]
+        """The task's own settings."""
+        return self.settings.of_task(OfSurvival)
+
+    @property
+    def family(self) -> Family:
+        """Counts of events, for their time at risk."""
+        return HAZARD
+
+    @property
+    def predicts(self) -> bool:
+        """True if all sites share a baseline."""
+        return self.own.family == "hazard" and self.own.intercepts != "site"
+
+    has_bias = False  # type: ignore[assignment]
+
+    @property
+    def baselines(self) -> int:
+        """Number of the layer's inputs that stand for intervals, after those of the terms."""
+        return (self.own.intervals - (not self.predicts)) if self.own.family == "hazard" else 0
+
+    # What the data are
+
+    @property
+    def beside_terms(self) -> tuple[str, ...]:
+        """Name of the column of events."""
+        return (self.own.event.partition("=")[0],)
+
+    def _require_targets(self, held: Examples) -> None:
+        """Raise a SettingError if times or events do not fit."""
+        (column,) = self.beside_terms
+        levels = dict(held.layout.columns).get(column)
+        if levels is None:
+            names = [name for name, _ in held.layout.columns]
+            raise CellError("event", column, perhaps(column, held.source, names))
+        if levels and self.own.event not in held.layout.features:
+            allowed = (
+                f"the level that is the event: {listed([f'{column}={v}' for v in levels[:5]])}"
+            )
+            raise CellError("event", self.own.event, allowed)
+        if not levels and "=" in self.own.event:
+            raise CellError("event", self.own.event, f"{column}: a column of 0 and 1")
+        event = self._event(held.x, held.layout)
+        if not ((event == 0) | (event == 1)).all():
+            said = "numbers other than 0 and 1"
+            raise CellError(f"{column} of {held.source}", said, "1 for an event, else 0", said)
+        if (held.strata <= 0).any():
+            said = "times of 0 or less"
+            raise CellError(f"target of {held.source}", said, "times above 0", said)
+
+    def _event(self, x: Tensor, layout: Layout) -> Tensor:
+        return x[:, layout.features.index(self.own.event)]
+
+    def sample(self, count: int) -> tuple[Tensor, Tensor, int]:
+        """Return zeros in place of prepared rows."""
+        x, y, size = super().sample(count)
+        return torch.cat([x, torch.zeros(len(x), self.baselines)], 1), y, size
+
+    # At a client
+
+    def make_model(self, signature: Layout) -> nn.Module:
+        """Return a linear layer of zeros without a bias, for the terms and the intervals."""
+        width = len(self.design(signature).names) + self.baselines
+        layer = nn.Linear(width, 1, bias=False)
+        nn.init.zeros_(layer.weight)
+        return nn.Sequential(OrderedDict(flatten=nn.Flatten(), output=layer))
+
+    def loss(self, facts: Facts) -> Loss:
+        """Return the mean negative log-likelihood."""
+        return Cox() if self.own.family == "cox" else super().loss(facts)
+
+    def prepared(self, shard: Shard, facts: Facts) -> Shard:
+        """Return rows, or their parts by interval, with the terms' and the intervals' columns."""
+        x, event = self.taken(shard.x, facts), self._event(shard.x, self.signature())
+        none = (x[:0], torch.zeros(0, 2, dtype=torch.float64))
+        if self.own.family == "cox":
+            return Shard(x, torch.stack([shard.y, event], 1), *none)
+        times, inside = parts(shard.y, event, facts["cuts"])
+        row, interval = (times > 0).nonzero().T
+        offset = times[row, interval].log() + log_rates(facts)[interval]
+        intervals = torch.eye(self.own.intervals)[interval, : self.baselines]
+        y = torch.stack([inside[row, interval], offset], 1)
+        return Shard(torch.cat([x[row], intervals], 1), y, *none)
+
+    def answer(
+        self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> dict[str, Any]:
+        """Answer with sums and quantiles of event times, and with events and time by interval."""
+        if OF not in asked:
+            return super().answer(question, shard, asked, tensors)
+        event = self._event(shard.x, self.signature())
+        if asked[OF] == INTERVALS:
+            cuts = torch.tensor(asked["cuts"], dtype=torch.float64)
+            return _sums.answer(torch.cat(parts(shard.y, event, cuts), 1), asked)
+        times = shard.y.double().where(event == 1, torch.nan)[:, None]
+        how = _sums.answer if question == _sums.NAME else _sums.answer_medians
+        return how(times, asked)
+
+    # At the server
+
+    def ask_first(self) -> Dialogue[dict[str, Tensor]]:
+        """Ask for what the terms need, and for cuts between the intervals of time."""
+        facts = yield from super().ask_first()
+        if self.own.family == "cox":
+            return facts
+        return {**facts, **(yield from self._ask_cuts())}
+
+    def _ask_cuts(self) -> Dialogue[dict[str, Tensor]]:
+        """Return cuts, and the events and the time at risk of each interval over all sites.
+
+        An interval without events is joined to its neighbour: it has no length then.
+        """
+        number, of_times = self.own.intervals, {OF: EVENT_TIMES}
+        sums = yield from _sums.ask(1, missing=True, also=of_times)
+        at = torch.arange(1, number).double() / number
+        cuts = torch.zeros(0, dtype=torch.float64)
+        if number > 1:
+            found = yield from _sums.ask_quantiles(sums, at, [0] * (number - 1), of_times)
+            cuts = found.sort().values
+        totals = yield from self._ask_intervals(cuts)
+        if len(joined := joined_cuts(cuts, totals[1])) < number - 1:
+            cuts = torch.tensor([0.0] * (number - 1 - len(joined)) + joined, dtype=torch.float64)
+            totals = yield from self._ask_intervals(cuts)
+        return {"cuts": cuts, "at_risk": totals[0], "events": totals[1]}
+
+    def _ask_intervals(self, cuts: Tensor) -> Dialogue[Tensor]:
+        """Return time at risk and events by interval, (2, J), over all sites."""
+        also = {OF: INTERVALS, "cuts": cuts.tolist()}
+        sums: Sums = yield from _sums.ask(2 * (len(cuts) + 1), also=also)
+        return (sums.mean * sums.count).clamp_min(0).view(2, -1)
+
+    def _require_events(self, facts: Facts) -> None:
+        """Refuse a run of fewer than 5 events a column, and warn of one of fewer than 10."""
+        signature = self.signature()
+        columns, rows = len(self.design(signature).names), float(facts["rows"][0])
+        events = rows * float(self._event(facts["mean"][None], signature))
+        if events < FEWEST_EVENTS * columns:
+            allowed = f"at most {int(events / FEWEST_EVENTS)} columns: {FEWEST_EVENTS} events each"
+            raise SettingError("terms", f"{columns} columns and {events:.0f} events", allowed)
+        if events < FEW_EVENTS * columns:
+            said = f"{events:.0f} events for {columns} columns: intervals of so few are too narrow"
+            warnings.warn(said, stacklevel=2)
+
+    def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
+        """Return logarithms of hazard ratios, and of the baseline's hazards or their ratios."""
+        found = super().contrasts(signature, facts)
+        if self.own.family == "cox":
+            return found
+        turn = facts["turn"].view(len(self._alive(facts)), -1).double()
+        long = (facts["at_risk"] > 0)[: self.baselines]
+        places, rates = long.nonzero()[:, 0], log_rates(facts)
+        ends = [0.0, *facts["cuts"].tolist()]
+        names = [f"{a:g} to {b:g}" for a, b in itertools.pairwise(ends)] + [f"from {ends[-1]:g}"]
+        base = torch.zeros(len(places), turn.shape[1], dtype=torch.float64)
+        offset, called, unit = rates[places], "log hazard", "baseline"
+        if self.predicts:
+            base = base - turn @ facts["centre"].double()
+        else:
+            offset, called, unit = offset - rates[-1], "time", f"against {names[-1]}"
+        own = torch.eye(self.baselines, dtype=torch.float64)[places]
+        terms = torch.cat([found.columns, torch.zeros(len(found.terms), self.baselines)], 1)
+        more = torch.full((1, len(places)), torch.nan, dtype=torch.float64)
+        return replace(
+            found,
+            terms=(*found.terms, *(f"{called} {names[k]}" for k in places)),
+            units=(*found.units, *[unit] * len(places)),
+            columns=torch.cat([terms, torch.cat([base, own], 1)]),
+            offset=torch.cat([found.offset, offset[None]], 1),
+            rows=torch.cat([found.rows, more], 1),
+            events=torch.cat([found.events, facts["events"][places][None]], 1),
+        )
+
+    # Predictions
+
+    def inputs(self, x: Tensor | DataFrame, signature: Layout) -> Tensor:
+        """Return rows as features, with no event in all of them."""
+        if isinstance(x, Tensor):
+            return super().inputs(x, signature)
+        return self._with_events(super().inputs(x, self._without_events(signature)), signature)
+
+    def examples(self, path: Path, signature: Layout) -> Examples:
+        """Read the rows of a file, which needs no column of events."""
+        held = super().examples(path, self._without_events(signature))
+        return replace(held, x=self._with_events(held.x, signature), layout=signature)
+
+    def _without_events(self, layout: Layout) -> Layout:
+        columns = tuple(each for each in layout.columns if each[0] not in self.beside_terms)
+        return replace(layout, columns=columns)
+
+    def _with_events(self, x: Tensor, layout: Layout) -> Tensor:
+        held = self._without_events(layout).features
+        wide = x.new_zeros(len(x), len(layout.features))
+        wide[:, [layout.features.index(name) for name in held]] = x
+        return wide
+
+    def predicted(
+        self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
+    ) -> Prediction:
+        """Predict that no event, or one, happens until `at`: 1 − S(t) = 1 − exp(−Σ_j h_j t_j)."""
+        self.require_predicting()
+        weights = model.state_dict()["output.weight"][0].double()
+        terms, base = weights[: x.shape[1]], weights[x.shape[1] :]
+        last = facts["cuts"][-1] if len(facts["cuts"]) else facts["at_risk"].sum()
+        at = last if self.own.at == "auto" else torch.tensor(self.own.at)
+        inside, _ = parts(at[None], at[None], facts["cuts"])
+        hazard = (x.double() @ terms)[:, None] + base + log_rates(facts)
+        survival = (-(hazard.exp() * inside).sum(1)).exp()
+        probs = torch.stack([survival, 1 - survival], 1)
+        return Prediction(probs, torch.special.entr(probs).sum(1), networks=1)
+
+    def answers(self, prediction: Any, signature: Layout) -> dict[str, np.ndarray]:
+        """Return the risk, and the probability of no event."""
+        survival, risk = prediction.probs.numpy().T
+        return {"risk": risk, "survival": survival}
+
+    def judged(self, prediction: Any, y: Tensor) -> dict[str, float]:
+        """Raise a SettingError: times may be cut short, so that a time alone judges no risk."""
+        raise SettingError("task", "survival", "predictions: there are no scores of them yet")
+
+
+def log_rates(facts: Facts) -> Tensor:
+    """Return log(events / time at risk) of each interval (J,); 0 of one without length."""
+    at_risk = facts["at_risk"]
+    rates = facts["events"].where(at_risk > 0, 1) / at_risk.where(at_risk > 0, 1)
+    return rates.log()
+
+
+def joined_cuts(cuts: Tensor, events: Tensor) -> list[float]:
+    """Return the cuts (J − 1,) that have events on both sides, up to the cut before and after."""
+    kept, held, left = list[float](), 0.0, float(events.sum())
+    for cut, count in zip(cuts.tolist(), events.tolist(), strict=False):
+        held, left = held + count, left - count
+        if held > 0.5 and left > 0.5:
+            kept, held = [*kept, cut], 0.0
+    return kept
+
+
+def parts(time: Tensor, event: Tensor, cuts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the time of each row within each interval, and its events there, both (n, J)."""
+    time, edge = time.double()[:, None], torch.zeros(1, dtype=torch.float64)
+    low, high = torch.cat([edge, cuts]), torch.cat([cuts, edge + torch.inf])
+    inside = (time.minimum(high) - low).clamp_min(0)
+    ends = (time > low) & (time <= high)
+    return inside, ends * event.double()[:, None]

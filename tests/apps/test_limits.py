@@ -1,0 +1,120 @@
+"""What a site tells of its rows at most: rows enough, and a budget that no restart resets."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from runs_of import INLINE
+from runs_of import lines as lines_of
+
+from fedbary import client_app
+from fedbary.data.sites import site_from
+from fedbary.errors import SettingError
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.settings.config import resolve
+
+LAPLACE = {
+    **INLINE, "task": "tables", "target": "out", "model": "linear", "method": "PVI",
+    "inference": "laplace", "covariance": "full", "holdout": 0.0, "rounds": 4,
+}  # fmt: skip
+ROWS, COLUMNS = 200, 2
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    """Three sites' node configs and the server's table, beside them."""
+    rng = np.random.default_rng(0)
+    for name in ("server", "a", "b", "c"):
+        x = rng.normal(size=(ROWS, COLUMNS))
+        ill = x.sum(1) + rng.logistic(size=ROWS) > 0
+        rows = "".join(f"{u},{v},{'ny'[int(z)]}\n" for (u, v), z in zip(x, ill, strict=True))
+        (tmp_path / f"{name}.csv").write_text(f"u,v,out\n{rows}")
+    return [
+        {"data-path": f"{tmp_path}/{name}.csv", "name": name, "state-path": f"{tmp_path}/of {name}"}
+        for name in "abc"
+    ]
+
+
+def numbers_of(reply):
+    """How many numbers a reply holds, read from its records."""
+    arrays = [a for record in reply.content.array_records.values() for a in record.values()]
+    metrics = [v for record in reply.content.metric_records.values() for v in record.values()]
+    return sum(math.prod(a.shape) for a in arrays) + sum(np.size(v) or 0 for v in metrics)
+
+
+def federate(nodes, folder, **words):
+    """Run a federation; return its lines, each node's numbers sent, and the errors' texts."""
+    sent, errors = dict.fromkeys((each["name"] for each in nodes), 0), []
+    held = {"dataset": str(folder / "server.csv"), "clients": len(nodes)}
+    chosen = resolve({**LAPLACE, **held, **words})
+
+    class Grid(InlineGrid):
+        def _answer(self, message):
+            reply = super()._answer(message)
+            if reply.has_content():
+                sent[nodes[message.metadata.dst_node_id - 2]["name"]] += numbers_of(reply)
+            else:
+                errors.append(reply.error.reason)
+            return reply
+
+    output = folder / f"run {len([*folder.glob('run *')])}"
+    run(Grid(client_app.app, nodes, chosen.model_dump()), chosen, output)
+    return lines_of(output), sent, errors
+
+
+def test_a_site_sends_no_more_numbers_than_its_budget_over_all_runs(nodes, tmp_path):
+    _, sent, _ = federate(nodes, tmp_path)
+    budget = 1.5 * sent["a"] / (ROWS * (COLUMNS + 1))
+    nodes[0] |= {"budget": budget, "state-path": str(tmp_path / "counted")}
+    counter, total = tmp_path / "counted" / "sent.json", 0
+    for _ in range(3):
+        lines, sent, errors = federate(nodes, tmp_path)
+        total += sent["a"]
+        assert json.loads(counter.read_bytes()) == {"numbers": total}
+        assert total <= budget * ROWS * (COLUMNS + 1)
+    assert [line["admitted"] for line in lines[1:]] == [2] * 4
+    assert errors and all("budget" in text and str(total) not in text for text in errors)
+
+
+def test_a_site_past_its_budget_keeps_its_last_factor_in_the_federation(nodes, tmp_path):
+    lines, sent, _ = federate(nodes, tmp_path)
+    nodes[0] |= {"budget": 0.7 * sent["a"] / (ROWS * (COLUMNS + 1))}
+    partly, _, _ = federate(nodes, tmp_path)
+    nodes = nodes[1:]
+    without, _, _ = federate(nodes, tmp_path)
+    assert partly[-1]["admitted"] == 2
+    of_all, of_part, of_two = (line[-1]["nll"] for line in (lines, partly, without))
+    assert abs(of_part - of_all) < 0.01 * abs(of_two - of_all)
+
+
+def test_a_small_site_answers_nothing(nodes, tmp_path):
+    nodes[0] |= {"min-rows": ROWS + 1}
+    nodes[1] |= {"max-columns": 0.5 * COLUMNS / ROWS}
+    lines, sent, errors = federate(nodes, tmp_path)
+    assert sent["a"] == sent["b"] == 0 < sent["c"]
+    assert [line["admitted"] for line in lines[1:]] == [1] * 4
+    assert all("too few rows" in text and str(ROWS) not in text for text in errors)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"numbers": -1}', b'{"numbers": "0"}', b"[1]"])
+def test_a_damaged_counter_is_no_empty_one(nodes, content, tmp_path):
+    (tmp_path / "of a").mkdir()
+    (tmp_path / "of a" / "sent.json").write_bytes(content)
+    nodes[0] |= {"budget": 100.0}
+    lines, sent, _ = federate(nodes, tmp_path, rounds=1)
+    assert sent["a"] == 0 and lines[-1]["admitted"] == 2
+
+
+def test_a_budget_needs_a_folder(nodes, tmp_path):
+    nodes[0] |= {"budget": 100.0, "state-path": ""}
+    _, sent, errors = federate(nodes, tmp_path, rounds=1)
+    assert sent["a"] == 0 and any("state-path" in text for text in errors)
+
+
+@pytest.mark.parametrize("value", [-1, "many", True, math.nan])
+def test_a_limit_is_a_number(value):
+    with pytest.raises(SettingError) as caught:
+        site_from({"data-path": "x.csv", "budget": value})
+    assert caught.value.setting == "node config: budget"

@@ -1,0 +1,105 @@
+"""Survival of a federation is that of the pooled rows, by lifelines and statsmodels."""
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+import torch
+from lifelines import CoxPHFitter
+from lifelines.datasets import load_rossi
+from test_glm import fitted, near, sites_of
+
+import fedbary
+from fedbary.tasks.survival import Cox, joined_cuts, parts
+
+FLAT = {"task": "survival", "prior_std": 1000.0, "min_examples": 5}
+
+
+def rossi():
+    return load_rossi().rename(columns={"arrest": "event", "week": "time"})
+
+
+def of_cox(table, strata):
+    """Return lifelines' estimates and standard errors, stratified."""
+    held = table.assign(site=strata)
+    fit = CoxPHFitter().fit(held, "time", "event", strata=["site"], fit_options={"precision": 1e-9})
+    return fit.params_.to_numpy(), fit.standard_errors_.to_numpy()
+
+
+def test_cox_is_that_of_the_pooled_rows_with_a_baseline_of_each_site(tmp_path):
+    table = rossi()
+    *found, terms, settings = fitted(tmp_path, table, **FLAT, target="time", family="cox")
+    oracle, std = of_cox(table, sites_of(settings))
+    assert terms == tuple(table.columns.drop(["time", "event"]))
+    near([part[0] for part in found], oracle, std, 1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_efron_s_likelihood_is_its_sum_over_events(seed):
+    rng = np.random.default_rng(seed)
+    rows = 40
+    time, event = rng.integers(1, 9, rows).astype(float), rng.random(rows) < 0.6
+    f = rng.normal(0, 2, rows)
+    wanted = -f[event].sum()
+    for t in np.unique(time[event]):
+        at_risk, tied = np.exp(f[time >= t]).sum(), np.exp(f[(time == t) & event])
+        wanted += sum(np.log(at_risk - k / len(tied) * tied.sum()) for k in range(len(tied)))
+    y = torch.tensor(np.stack([time, event], 1))
+    found = Cox()(torch.tensor(f)[:, None], y)
+    assert float(found) * rows == pytest.approx(wanted, rel=1e-12)
+    assert float(Cox()(torch.tensor(f + 50)[:, None], y)) == pytest.approx(float(found))
+
+
+def test_a_site_without_events_tells_nothing():
+    x, y = torch.randn(9, 3).double(), torch.stack([torch.rand(9), torch.zeros(9)], 1).double()
+    weights = torch.randn(1, 3).double()
+    assert float(Cox()(x @ weights.T, y)) == 0
+    assert not Cox().hessian(x, weights, y).any()
+
+
+@pytest.mark.parametrize("intercepts", ["common", "site"])
+def test_hazards_by_interval_are_a_poisson_regression_of_parts_of_rows(tmp_path, intercepts):
+    table = rossi()
+    words = {"target": "time", "family": "hazard", "intervals": 4, "intercepts": intercepts}
+    estimate, std, terms, settings = fitted(tmp_path, table, **FLAT, **words)
+    facts = fedbary.load(tmp_path / "run").facts
+    time, event = (torch.tensor(table[name].to_numpy()) for name in ("time", "event"))
+    inside, events = (part.numpy() for part in parts(time, event, facts["cuts"]))
+    row, interval = np.nonzero(inside)
+    x = table.drop(columns=["time", "event"]).to_numpy(float)[row]
+    bases = np.eye(4)[interval] if intercepts == "common" else np.concatenate(
+        [np.eye(4)[interval][:, :3], np.eye(settings.clients)[sites_of(settings)[row]]], 1
+    )  # fmt: skip
+    fit = sm.GLM(
+        events[row, interval], np.concatenate([x, bases], 1), family=sm.families.Poisson(),
+        exposure=inside[row, interval],
+    ).fit(tol=1e-12)  # fmt: skip
+    width = len(terms)
+    near((estimate[0], std[0]), fit.params[:width], fit.bse[:width], 1e-3)
+    assert np.allclose(facts["events"], events.sum(0)) and np.allclose(
+        facts["at_risk"], inside.sum(0)
+    )
+
+
+def test_hazards_are_near_cox_s_in_eight_intervals(tmp_path):
+    table = rossi()
+    estimate, std, *_ = fitted(tmp_path, table, **FLAT, target="time")
+    fit = CoxPHFitter().fit(table, "time", "event")
+    apart = np.abs(estimate[0, :7] - fit.params_) / fit.standard_errors_
+    held = fedbary.load(tmp_path / "run")
+    usual = table.drop(columns=["time", "event"]).mean().to_frame().T
+    at = float(held.facts["cuts"][-1])
+    survival = float(held.predict(usual).probs[0, 0])
+    assert abs(survival - fit.predict_survival_function(usual, [at]).iloc[0, 0]) < 0.025
+    assert apart.max() < 0.12 and np.abs(std[0, :7] / fit.standard_errors_ - 1).max() < 0.01
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_parts_add_up_to_the_row(seed):
+    torch.manual_seed(seed)
+    time, event = torch.randint(1, 12, (30,)).double(), torch.randint(0, 2, (30,)).double()
+    cuts = torch.randint(1, 12, (4,)).double().sort().values
+    inside, events = parts(time, event, cuts)
+    assert torch.allclose(inside.sum(1), time) and torch.equal(events.sum(1), event)
+    kept = joined_cuts(cuts, events.sum(0))
+    if event.any():
+        assert (parts(time, event, torch.tensor(kept).double())[1].sum(0) > 0).all()
