@@ -197,6 +197,9 @@ def look(
 @app.command("app")
 def write(
     folder: Annotated[Path, typer.Argument(metavar="DEST", show_default=False)],
+    looks: Annotated[
+        bool, typer.Option("--look", help="Write the app that looks at the sites' tables.")
+    ] = False,
 ) -> None:
     """Write a Flower app that can be run anywhere, or published.
 
@@ -204,9 +207,9 @@ def write(
     Flower's run config, and a README.md. Example: `fedbary app my-app`, then `flwr run my-app
     --stream`.
     """
-    from fedbary.launching.app import write_app
+    from fedbary.launching.app import LOOKS, RUNS, write_app
 
-    print(f"Flower app: {write_app(folder).resolve()}")
+    print(f"Flower app: {write_app(folder, LOOKS if looks else RUNS).resolve()}")
 
 
 @app.command()

@@ -51,14 +51,26 @@ class Cells:
     def tails(self) -> tuple[float, float]:
         """Mean distance of the values in each open cell from its edge, as estimated.
 
-        It is what the density of the next cell makes of the rows; without one the density is that
-        of a logistic distribution with this standard deviation.
+        The density of the next cell gives a first estimate; without one, that of a logistic
+        distribution. Up to three times more or less, mean and variance become the site's. Few
+        values of a column above 0 are then said to be below it, and the reverse.
         """
         low, high = self.share[0], 1 - self.share[-1]
-        if len(self.edges) == 1:
-            return self.std / (1.6 * high), self.std / (1.6 * low)
-        density = np.diff(self.share)[[0, -1]] / np.diff(self.edges)[[0, -1]]
-        return float(low / density[0]), float(high / density[1])
+        edges, inner = self.edges - self.mean, np.diff(self.share)
+        first = np.array([self.std / (1.6 * high), self.std / (1.6 * low)])
+        if len(inner):
+            first = np.array([low, high]) * np.diff(edges)[[0, -1]] / inner[[0, -1]]
+        factors = np.geomspace(1 / 3, 3, 61)
+        below, middle = first[0] * factors, (edges[1:] + edges[:-1]) / 2
+        above = -(inner @ middle + low * (edges[0] - below)) / high - edges[-1]
+        above = above.clip(first[1] / 3, 3 * first[1])
+        var = inner @ (middle**2 + np.diff(edges) ** 2 / 12) - self.std**2
+        var += low * ((edges[0] - below) ** 2 + below**2)
+        var += high * ((edges[-1] + above) ** 2 + above**2)
+        best = abs(var).argmin()
+        ends = float(self.edges[0]), -float(self.edges[-1])
+        most = [end / 2.5 if end > 0 else math.inf for end in ends]
+        return min(below[best], most[0]), min(above[best], most[1])
 
     def below(self, x: np.ndarray) -> np.ndarray:
         """Return the estimated share of values below points: exponential in the open cells.
@@ -121,21 +133,18 @@ class Look:
     def quantiles(self, name: str, at: Sequence[float]) -> np.ndarray:
         """Return quantiles of a column over all sites' rows.
 
-        They are NaN where no histogram tells them, and for 0 and 1.
+        They are those of the estimated shares of `Cells.below`, over all sites. NaN where no
+        histogram tells them, and for 0 and 1.
         """
         place = self.names.index(name)
-        parts = [(self.seen(site, name), held[place]) for site, held in self.cells.items()]
-        parts = [(rows, cells) for rows, cells in parts if rows and cells.std > 0]
+        held = [(self.seen(site, name), cells[place]) for site, cells in self.cells.items()]
+        parts = [(rows, cells) for rows, cells in held if rows and cells.std > 0]
         if self.is_coded(name) or not any(len(cells.edges) for _, cells in parts):
             return np.full(len(at), np.nan)
-        low = np.full(len(at), min(cells.mean - 40 * cells.std for _, cells in parts))
-        high = np.full(len(at), max(cells.mean + 40 * cells.std for _, cells in parts))
-        count = sum(rows for rows, _ in parts)
-        for _ in range(60):
-            middle = (low + high) / 2
-            below = sum(rows * cells.below(middle) for rows, cells in parts) / count
-            low, high = np.where(below < at, middle, low), np.where(below < at, high, middle)
-        return (low + high) / 2
+        ends = [c.mean + c.std * np.linspace(-5, 5, 81) for _, c in parts]
+        points = np.unique(np.concatenate([*ends, *(c.edges for _, c in parts)]))
+        below = sum(rows * cells.below(points) for rows, cells in parts)
+        return np.interp(at, below / sum(rows for rows, _ in parts), points)
 
 
 def look() -> Dialogue[Look]:
