@@ -182,8 +182,9 @@ def look() -> Dialogue[Look]:
         none = np.empty(0), np.empty(0)
         scales = zip(names, own.mean.tolist(), own.var.sqrt().tolist(), strict=True)
         cells[site] = tuple(Cells(*placed.get(name, none), m, s) for name, m, s in scales)
-    told_by_all = torch.stack([s.seen for s in sums.values() if s.seen is not None]).all(0)
-    chosen = [name for name in wide if told_by_all[names.index(name)]]
+    chosen = [
+        name for name in wide if 2 * sum(found.seen(site, name) > 0 for site in sums) > len(sums)
+    ]
     if len(chosen) < 2:
         return replace(found, cells=cells)
     config, _ = _scaled(scale, names, chosen)
