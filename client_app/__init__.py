@@ -46,6 +46,13 @@ def ask(message: Message, context: Context) -> Message:
     return _answers().ask(message, context)
 
 
+@app.query("look")
+def look(message: Message, context: Context) -> Message:
+    """Answer a question about the columns of the site's table, before any model."""
+    answered: Message = import_module("fedbary.client_app.look").look(message, context)
+    return answered
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Fit the global model to the site's data and reply with the result."""

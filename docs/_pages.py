@@ -24,10 +24,10 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from fedbary.figures.document import markdown_table
 from fedbary.methods import Method
 from fedbary.parts.parameters import NONE, Parameter, declared
 from fedbary.parts.registry import rules
-from fedbary.report.document import markdown_table
 from fedbary.report.report import write_report
 from fedbary.runs.schema import ENTRIES
 from fedbary.settings.explain import Part, parts, settings

@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import optimize, stats
 
+from fedbary.figures.document import markdown_table, write_small
 from fedbary.figures.sheet import BLUE, DPI, GREEN, GREY, ORANGE, RED, SKY, open_frame, sheet
-from fedbary.report.document import markdown_table, write_small
 from fedbary.report.results import (
     SIGNED_RANK,
     Metric,

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fedbary.report.document import markdown_table
+from fedbary.figures.document import markdown_table
 from fedbary.runs.location import read_rounds
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve

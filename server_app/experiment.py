@@ -55,9 +55,7 @@ POLL_SECONDS = 0.02
 
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that simulation.yaml and the run config describe."""
-    end_with_parent()
-    draw_without_screen()
-    try:
+    with begun(grid):
         simulated = is_simulated(grid)
         given = given_in(context.run_config)
         whole = Settings.model_fields.keys() <= given.keys()  # fedbary simulate gives them all
@@ -71,6 +69,15 @@ def main(grid: Grid, context: Context) -> None:
             if not whole:
                 log(INFO, "%s", place_of(settings, folder))
             run(grid, settings, folder)
+
+
+@contextmanager
+def begun(grid: Grid) -> Iterator[None]:
+    """Let this process end with its parent; log what ends it, once more at exit."""
+    end_with_parent()
+    draw_without_screen()
+    try:
+        yield
     except Exception as error:
         if said := last_words(error):
             _say(said)

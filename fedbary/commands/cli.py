@@ -21,7 +21,7 @@ from fedbary.commands.use import OwnCode, coefficients, evaluate, export, forget
 from fedbary.errors import SettingError, Stopped, last_words
 from fedbary.texts import SCREEN, one_line
 
-TAKE_SETTINGS = ("simulate", "resume", "deploy", "sweep")
+TAKE_SETTINGS = ("simulate", "resume", "deploy", "look", "sweep")
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -164,9 +164,42 @@ def deploy(
     start.deploy(list(arguments or []), list(site or []))
 
 
+@app.command()
+def look(
+    arguments: Overrides = None,
+    site: Annotated[
+        list[Path] | None,
+        typer.Option(help="A site's own table; repeatable.", metavar="PATH"),
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Folder to write.")] = Path("look"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the files of an earlier look.")
+    ] = False,
+) -> None:
+    """Look at the sites' tables before any model.
+
+    The command prints what it finds: sites in other units, numbers that stand for a missing value,
+    constant columns, columns that others determine, levels that a site lacks, sites with the same
+    rows. A table has rows, missing cells, mean and standard deviation of each column at each site,
+    and quantiles of all together. The folder gets look.html, look.md and look.csv.
+
+    The sites send sums, histograms and names of levels. No number stands for fewer than five rows,
+    and none is a minimum or a maximum.
+
+    Examples: `fedbary look --site north.csv --site south.csv id=patient`; `fedbary look
+    dataset=patients.csv target=outcome clients=3` deals one table to three sites.
+    """
+    from fedbary.commands import start
+
+    start.look(list(arguments or []), list(site or []), output, force)
+
+
 @app.command("app")
 def write(
     folder: Annotated[Path, typer.Argument(metavar="DEST", show_default=False)],
+    looks: Annotated[
+        bool, typer.Option("--look", help="Write the app that looks at the sites' tables.")
+    ] = False,
 ) -> None:
     """Write a Flower app that can be run anywhere, or published.
 
@@ -174,9 +207,9 @@ def write(
     Flower's run config, and a README.md. Example: `fedbary app my-app`, then `flwr run my-app
     --stream`.
     """
-    from fedbary.launching.app import write_app
+    from fedbary.launching.app import LOOKS, RUNS, write_app
 
-    print(f"Flower app: {write_app(folder).resolve()}")
+    print(f"Flower app: {write_app(folder, LOOKS if looks else RUNS).resolve()}")
 
 
 @app.command()

@@ -110,8 +110,9 @@ def compare(
 
     Example: `fedbary compare runs/A runs/B runs/C`.
     """
+    from fedbary.figures import document
     from fedbary.figures.courses import courses
-    from fedbary.report import compared, document
+    from fedbary.report import compared
     from fedbary.runs.own_code import require_trusted
     from fedbary.trained import writing
 

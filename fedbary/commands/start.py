@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Timer
 
+import yaml
+
 from fedbary.attacks import require_simulation
 from fedbary.errors import RunError, SettingError, Stopped
-from fedbary.launching.launch import launch, validate_run
-from fedbary.launching.programs import Killed
+from fedbary.launching.launch import launch, located, validate_run
+from fedbary.launching.programs import Killed, failure, run_program
 from fedbary.launching.simulation import PROGRAMS, Simulate
+from fedbary.launching.watcher import temporary_folder
 from fedbary.runs.location import (
     DEFENCES,
     METRICS,
@@ -114,12 +118,37 @@ def replay(run: Path, output: Path, own_code: bool = False) -> None:
     require_repeated(run, folder)
 
 
-def deploy(words: list[str], sites: list[Path]) -> None:
-    """Run a federation of real servers, on the data of sites, if there are any."""
-    settings = _settings([*words, *([f"clients={len(sites)}"] if sites else [])])
+def look(words: list[str], sites: list[Path], output: Path, force: bool) -> None:
+    """Look at the tables of sites, or at the parts of a data set, in a program of its own."""
+    from fedbary.launching.deploy import site_configs
+    from fedbary.trained.writing import require_free
+
+    named = [word for word in words if word.startswith("task=")]
+    settings = _settings([*words, *([] if named else ["task=tables"]), *_counted(words, sites)])
+    require_free([output], force)
+    nodes = [{**config} for config in site_configs(sites)]
+    prepared = located(settings, output.resolve())
+    given = {"settings": prepared.model_dump(), "nodes": nodes, "force": force}
+    with temporary_folder() as scratch:
+        file = scratch / "look.yaml"
+        file.write_text(yaml.safe_dump(given), encoding="utf-8")
+        command = [sys.executable, "-m", "fedbary.server_app.engine.look", str(file)]
+        if code := run_program(command, None, None):
+            raise failure(code, "look")
+    print(f"Look: {output}")
+
+
+def _counted(words: Sequence[str], sites: Sequence[Path]) -> list[str]:
+    """Return the setting of the number of clients, by the sites, if there are any."""
     if sites and (said := [word for word in words if word.startswith("clients=")]):
         allowed = f"no value, as {len(sites)} --site are given"
         raise SettingError("clients", said[-1].partition("=")[2], allowed)
+    return [f"clients={len(sites)}"] if sites else []
+
+
+def deploy(words: list[str], sites: list[Path]) -> None:
+    """Run a federation of real servers, on the data of sites, if there are any."""
+    settings = _settings([*words, *_counted(words, sites)])
     if settings.dataset == "none" and not sites:
         raise SettingError("dataset", "none", "a data set, or --site with each site's data")
     require_simulation(settings.attack)

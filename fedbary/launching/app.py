@@ -53,10 +53,15 @@ def written_app() -> Path:
     return write_app(folder_of_process() / f"fedbary-{__version__}")
 
 
-def write_app(folder: Path) -> Path:
+RUNS, LOOKS = "fedbary.server_app:app", "fedbary.server_app.look:app"
+"""The ServerApps: of runs, and of looks at the sites' tables."""
+
+
+def write_app(folder: Path, server: str = RUNS) -> Path:
     """Write Flower's app to a folder, which is laid out as a clone; return the folder.
 
-    It has all that `flwr build` and `flwr app publish` ask for (FAB format 1).
+    It has all that `flwr build` and `flwr app publish` ask for (FAB format 1). `server` is its
+    ServerApp, `RUNS` or `LOOKS`.
 
     Raises
     ------
@@ -75,14 +80,15 @@ def write_app(folder: Path) -> Path:
     shutil.copyfile(Path(__file__).with_name("app.md"), folder / "README.md")
     shutil.copyfile(_HELD / "LICENSE", folder / "LICENSE")
     project = (_HELD / "pyproject.toml").read_text(encoding="utf-8")
-    (folder / "pyproject.toml").write_text(_of_app(project), encoding="utf-8")
+    (folder / "pyproject.toml").write_text(_of_app(project, server), encoding="utf-8")
     ignored = ["/*", *(f"!/{name}" for name in _SHIPPED), ""]  # runs, keys and data stay here
     (folder / ".gitignore").write_text("\n".join(ignored), encoding="utf-8")
     return folder
 
 
-def _of_app(project: str) -> str:
+def _of_app(project: str, server: str) -> str:
     """Return the app's pyproject.toml, from that of the project: no extras, no tools, no build."""
+    project = project.replace(f'serverapp = "{RUNS}"', f'serverapp = "{server}"')
     blocks = re.split(r"\n\n(?=(?:#.*\n)*\[)", project)
     kept = [block for block in blocks if any(f"{name}\n" in block for name in _SECTIONS)]
     text = re.sub(r"(?m)^license.*\n", "", "\n\n".join(kept) + "\n")

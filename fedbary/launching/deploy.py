@@ -181,8 +181,14 @@ class Lab:
     port: int
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def run(self, settings: Settings, log: IO[str] | None = None, names: Sequence[str] = ()) -> str:
-        """Run the app with these settings; return the status it ended with.
+    def run(
+        self,
+        settings: Settings,
+        log: IO[str] | None = None,
+        names: Sequence[str] = (),
+        app: Path | None = None,
+    ) -> str:
+        """Run an app, by default that of runs, with these settings; return how it ended.
 
         The keys of sites of these names are kept in the run's folder once that is there: if this
         process is killed, the run goes on with them.
@@ -200,7 +206,14 @@ class Lab:
                     kept = kept or keep_keys(self.folder, names, output)
                 return busy()
 
-            words = ["run", str(written_app()), LAB, "--stream", "--run-config", str(run_config)]
+            words = [
+                "run",
+                str(app or written_app()),
+                LAB,
+                "--stream",
+                "--run-config",
+                str(run_config),
+            ]
             run_program([tool("flwr"), *words], self.environment, log, is_over)
             if busy():
                 raise RunError(

@@ -79,11 +79,11 @@ class Killed(RunError):
     """A run's program was killed from outside."""
 
 
-def failure(code: int) -> RunError:
-    """Return the error of a run whose program ended without a result, by its exit code."""
+def failure(code: int, what: str = "run") -> RunError:
+    """Return the error of a run, or a look, that ended without a result, by its exit code."""
     if code < 0:
-        return Killed(f"signal {-code} killed the run, as the system does where memory runs out")
-    return RunError("the run ended without a result; the messages above say why")
+        return Killed(f"signal {-code} killed the {what}, as the system does where memory runs out")
+    return RunError(f"the {what} ended without a result; the messages above say why")
 
 
 def _end_once(process: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from fedbary.errors import SettingError
+from fedbary.figures.document import Document, Markup, code, listed
 from fedbary.figures.run_pictures import partition_heatmap
 from fedbary.report.compared import read_one
-from fedbary.report.document import Document, Markup, code, listed
 from fedbary.report.results import (
     CLIENTS,
     NLL,

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fedbary.aggregation import RULES
-from fedbary.report.document import bold
+from fedbary.figures.document import bold
 from fedbary.runs.schema import HELD_OUT, lower_is_better
 from fedbary.scores.stats import corrected, paired, signed_rank
 from fedbary.settings.config import Settings

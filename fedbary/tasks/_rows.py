@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +17,20 @@ from fedbary.data import deal
 from fedbary.data.beside import lines
 from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
+from fedbary.data.frame import Frame
 from fedbary.data.grouping import id_repeats
 from fedbary.data.sites import Site
 from fedbary.data.standardise import SAME, Sums
-from fedbary.data.tables import Choice, Layout, coded_rows, plain, read_rows, require_rows
+from fedbary.data.tables import (
+    Choice,
+    Layout,
+    coded_rows,
+    load_table,
+    plain,
+    read_rows,
+    require_rows,
+    row_numbers,
+)
 from fedbary.errors import CellError
 from fedbary.settings.task_words import OfGuarantees, OfRows
 from fedbary.tasks import _sums
@@ -77,6 +88,22 @@ class Rows(Task):
         """The table that the settings name."""
         return self.load(self.settings.dataset)
 
+    def table(self, site: Site) -> Frame:
+        """Return all columns of a site's rows as their source has them, the target among them.
+
+        Errors are as in `shard`.
+        """
+        by, choice = self.settings, self.choice
+        how = by.download, choice, "read" if self.numbers else "read_labelled"
+        if site.partition is None:
+            with told_apart():
+                return load_table(site.data_path, by.data_dir, "", *how)
+        held = load_table(by.dataset, by.data_dir, self.own.target, *how)
+        dealable = row_numbers(held, choice, not self.numbers)
+        kept = deal.client_rows(dealable, self.deal, site.partitions)[site.partition]
+        assert held.target is not None
+        return replace(held, columns={**held.columns, self.own.target: held.target}).rows(kept)
+
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the device, the data, the split or the model cannot be had."""
         deal.evaluation_data(self.held, self.deal)
@@ -119,14 +146,9 @@ class Rows(Task):
         if site.partition is not None:
             table = self.load(self.settings.dataset, signature)
             return deal.client_shard(table, self.deal, site.partitions, site.partition)
-        try:
+        with told_apart():
             table = self.load(site.data_path, signature)
             return deal.site_shard(*table.examples, self.deal, site.key, table.groups)
-        except CellError as error:
-            told = error.told or UNTOLD
-            raise CellError(error.setting, error.value, error.allowed, told) from None
-        except Exception as error:  # any error of reading a file may quote it
-            raise CellError("data-path", error, "a table that can be read", UNTOLD) from error
 
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
@@ -198,6 +220,18 @@ class Rows(Task):
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read the rows of a file."""
         return read_rows(path, self.own.target, signature, self.choice)
+
+
+@contextmanager
+def told_apart() -> Iterator[None]:
+    """Raise any error about a site's own table as a CellError that the server may hear of."""
+    try:
+        yield
+    except CellError as error:
+        told = error.told or UNTOLD
+        raise CellError(error.setting, error.value, error.allowed, told) from None
+    except Exception as error:  # any error of reading a file may quote it
+        raise CellError("data-path", error, "a table that can be read", UNTOLD) from error
 
 
 def _idle(facts: Facts, names: Sequence[str]) -> list[int]:

@@ -83,8 +83,10 @@ def written_whole(folder: Path, force: bool = False) -> Iterator[Path]:
     with only_writer(folder, force=force) as partial:
         yield partial
         if folder.exists():
-            for file in sorted(partial.iterdir()):
-                os.replace(file, folder / file.name)
+            for file in sorted(each for each in partial.rglob("*") if each.is_file()):
+                place = folder / file.relative_to(partial)
+                place.parent.mkdir(exist_ok=True)
+                os.replace(file, place)
         else:
             partial.rename(folder)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedbary.report.document import bold, italic
+from fedbary.figures.document import bold, italic
 from fedbary.report.results import NLL
 from fedbary.scores.stats import corrected
 from fedbary.study.table import with_methods

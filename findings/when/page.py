@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedbary.report.document import bold
+from fedbary.figures.document import bold
 from fedbary.report.results import ACCURACY, NLL, Metric, differences
 from fedbary.scores.stats import corrected
 from fedbary.settings.config import read_yaml

@@ -26,6 +26,8 @@ class Asker:
         The federation and its members.
     timeout
         Seconds to wait for an answer.
+    kind
+        Type of the messages.
 
     Attributes
     ----------
@@ -33,10 +35,13 @@ class Asker:
         The lines so far on sites that differ from the others.
     """
 
-    def __init__(self, grid: Grid, roster: Roster, timeout: float) -> None:
+    def __init__(
+        self, grid: Grid, roster: Roster, timeout: float, kind: str = f"{MessageType.QUERY}.ask"
+    ) -> None:
         self._grid = grid
         self._roster = roster
         self._timeout = timeout
+        self._kind = kind
         self.cautions: list[str] = []
 
     def hold(
@@ -75,7 +80,7 @@ class Asker:
             Message(
                 RecordDict({"config": ConfigRecord({**asked, "place": place}), **tensors}),
                 node,
-                f"{MessageType.QUERY}.ask",
+                self._kind,
             )
             for place, node in enumerate(nodes)
         ]
@@ -85,7 +90,8 @@ class Asker:
             if reply.has_error():
                 continue
             try:
-                metrics = dict(reply.content.metric_records["metrics"])
+                words = reply.content.config_records.get("site", {})
+                metrics = {**reply.content.metric_records["metrics"], **words}
                 read = question.read(metrics, self._roster.trained_on(node))
             except Exception as error:  # noqa: BLE001 - a stranger's numbers raise many kinds
                 called, said = self._roster.called(node), f"{type(error).__name__}: {error}"

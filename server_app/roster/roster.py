@@ -287,6 +287,8 @@ class Roster:
         What each node is told; by default the signature's entries.
     content : str
         The hash of the named data set; a node that reads another is left out. "" for no data set.
+    kind : str
+        Type of the message that asks a node for its data.
     """
 
     def __init__(
@@ -299,6 +301,7 @@ class Roster:
         left_out: Callable[[Member], str] = lambda member: "",
         agreed: Mapping[str, Any] | None = None,
         content: str = "",
+        kind: str = MessageType.QUERY,
     ) -> None:
         self._grid = grid
         self._settings = settings
@@ -313,6 +316,7 @@ class Roster:
         self._left_out = left_out
         self._agreed = signature.config() if agreed is None else agreed
         self._content = content
+        self._kind = kind
         self._said_once: set[str] = set()
 
     @property
@@ -470,7 +474,7 @@ class Roster:
             hint = "" if self._simulated else SLOW_START
             log(INFO, "%s has not answered and is asked again%s", name, hint)
         record = RecordDict({"config": ConfigRecord({**self._agreed, APP_KEY: app_digest()})})
-        queries = [Message(record, node, MessageType.QUERY) for node in new]
+        queries = [Message(record, node, self._kind) for node in new]
         self._questions.asked(self._grid.push_messages(queries), new)
 
     def _admit(self, node: int, reply: Message, online: set[int]) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
+from fedbary.figures.document import markdown_table
 from fedbary.figures.sheet import BLUE, GREY, RED, sheet
-from fedbary.report.document import markdown_table
 from fedbary.report.results import ACCURACY, NLL
 from fedbary.scores.stats import paired
 from findings._docs import ROOT, TABLE, commands, filled, loose, tables_of

@@ -10,8 +10,8 @@ import pytest
 from every_method import NIGHT
 from hypothesis import example, given
 
+from fedbary.figures.document import Document, bold, code, italic
 from fedbary.figures.run_pictures import partition_heatmap
-from fedbary.report.document import Document, bold, code, italic
 from fedbary.report.report import write_report
 from fedbary.study.table import read_table, write_about, write_table
 

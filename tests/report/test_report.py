@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.errors import SettingError
-from fedbary.report.document import Document
+from fedbary.figures.document import Document
 from fedbary.report.report import (
     beside_plain,
     metrics_of,

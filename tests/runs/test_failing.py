@@ -14,9 +14,9 @@ from sklearn.datasets import make_classification
 from torch import nn
 
 from fedbary.commands.use import predict
+from fedbary.figures.document import Document
 from fedbary.models import build
 from fedbary.models.cnn import LAYERS
-from fedbary.report.document import Document
 from fedbary.report.report import add_cautions
 from fedbary.report.results import Results
 from fedbary.runs.failing import LASTING, PATIENCE, advised, turn, verdict

@@ -11,9 +11,11 @@ import importlib
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedbary.data.examples import Examples
@@ -39,8 +41,10 @@ from fedbary.data.tables._layout import (
     emptied,
     encode,
     grouped,
+    labels_of,
     layout_of,
     number_layout,
+    numbers_of,
     perhaps,
     require_rows,
 )
@@ -56,12 +60,14 @@ __all__ = [
     "load_features",
     "load_frame",
     "load_labelled",
+    "load_table",
     "names",
     "perhaps",
     "plain",
     "read_examples",
     "read_rows",
     "require_rows",
+    "row_numbers",
 ]
 
 ALL = Choice()
@@ -200,6 +206,35 @@ def load_frame(
     """
     held = _read("read_labelled", name, _reading(data_dir, target, download))
     return grouped(_with_target(held, target), choice)
+
+
+def load_table(
+    name: str,
+    data_dir: Path | str,
+    target: str = "",
+    download: bool = False,
+    choice: Choice = ALL,
+    function: str = "read_labelled",
+) -> Frame:
+    """Return a table as its source has it, whatever its cells; `load` names the errors.
+
+    The target is apart, if it is named and there. The words of `choice` count as empty cells.
+    """
+    held = _read(function, name, _reading(data_dir, target, download))
+    return held.without(choice.missing_words)
+
+
+@lru_cache(maxsize=4)
+def row_numbers(frame: Frame, choice: Choice, classes: bool) -> Examples:
+    """Return the numbers of a table's rows as examples (N, 1), to be dealt as its rows are.
+
+    Errors are as in `load_labelled`, or without `classes` as in `load`.
+    """
+    held = grouped(_with_target(frame, ""), choice)
+    layout = layout_of(replace(held, columns={}), (), choice.missing) if classes else None
+    y = numbers_of(held) if layout is None else labels_of(held, layout)
+    x, y = torch.arange(held.count)[:, None], torch.from_numpy(y)
+    return Examples(x, y, held.name, splits=held.splits, groups=held.groups)
 
 
 def load_features(

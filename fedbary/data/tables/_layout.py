@@ -129,7 +129,7 @@ def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, .
     if not held.is_text:
         bad = ~np.isfinite(held.numbers) & ~held.missing
         require(name, where, held, bad, "a finite number")
-        if _numbers_rows(column, held.numbers):
+        if numbers_rows(column, held.numbers):
             said = f"another number in each row is taken as a feature; id={column} leaves it out"
             warnings.warn(f"{name}: {where}: {said}", stacklevel=2)
         return ()
@@ -138,7 +138,7 @@ def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, .
     levels = order_of(set(present.tolist()))
     if instead := disguised(levels):
         raise CellError(f"{name}: row 1, {where}", held.cell(0), f"{instead}, in the whole column")
-    words = [level for level in levels if not _is_number(level)]
+    words = [level for level in levels if not is_number(level)]
     if len(words) < len(levels) and words and not any(map(is_code, levels)):
         todo = "a finite number, as other rows of this column hold; or text that is no number "
         todo += f"in all; or missing_words={listed(words[:3])} if that stands for a missing value"
@@ -156,7 +156,7 @@ def _levels(name: str, column: str, held: Column, refused: bool) -> tuple[str, .
     return tuple(levels)
 
 
-def _numbers_rows(column: str, numbers: np.ndarray) -> bool:
+def numbers_rows(column: str, numbers: np.ndarray) -> bool:
     """Return whether a column is named like a row number and holds distinct whole numbers.
 
     Many consecutive numbers count as row numbers, whatever the column's name.
@@ -183,7 +183,7 @@ def _classes(frame: Frame) -> tuple[str, ...]:
     number = "whole numbers or text; task=regression predicts a number"
     if len(found) > FEW and (instead := disguised(found)):
         raise CellError(f"{frame.name}: {TARGET}", found[0], f"{instead}; or few classes")
-    if all(map(_is_number, found)):
+    if all(map(is_number, found)):
         if fractions := [name for name in found if not float(name).is_integer()]:
             raise CellError(f"{frame.name}: {TARGET}", fractions[0], number)
     known = frame.classes if set(found) <= set(frame.classes) else tuple(found)
@@ -195,7 +195,7 @@ def _classes(frame: Frame) -> tuple[str, ...]:
     return known
 
 
-def _is_number(name: str) -> bool:
+def is_number(name: str) -> bool:
     return re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", name) is not None
 
 

@@ -112,14 +112,17 @@ class Document:
     Parameters
     ----------
     folder
-        Folder of `report.md`, `report.html` and the folder `figures`.
+        Folder of the two pages and the folder `figures`.
     title
         The heading.
+    name
+        Name of the pages, before `.md` and `.html`.
     """
 
-    def __init__(self, folder: Path, title: str) -> None:
+    def __init__(self, folder: Path, title: str, name: str = "report") -> None:
         self._folder = folder
         self._title = title
+        self._name = name
         self._parts = [f"# {escape(title)}"]
         self._drawn: Counter[str] = Counter()
 
@@ -149,17 +152,17 @@ class Document:
         self._parts.append(f"![{name}](figures/{name}.png)\n\n{italic(caption)}")
 
     def write(self) -> None:
-        """Write `report.md` and `report.html`."""
+        """Write the two pages."""
         from markdown_it import MarkdownIt
 
         markdown = "\n\n".join(self._parts) + "\n"
-        (self._folder / "report.md").write_text(markdown, encoding="utf-8")
+        (self._folder / f"{self._name}.md").write_text(markdown, encoding="utf-8")
         body = MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)
         body = body.replace("<table>", '<div class="table"><table>')
         body = body.replace("</table>", "</table></div>")
         body = re.sub(r'src="(figures/[^"]+)"', self._embedded, body)
         page = PAGE.format(title=html.escape(self._title), body=body)
-        (self._folder / "report.html").write_text(page, encoding="utf-8")
+        (self._folder / f"{self._name}.html").write_text(page, encoding="utf-8")
 
     def _embedded(self, match: re.Match[str]) -> str:
         data = base64.b64encode((self._folder / match[1]).read_bytes()).decode()

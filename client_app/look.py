@@ -1,0 +1,46 @@
+"""A client's answers in a look, see `fedbary.tasks._look.rules`: of its table, without a model."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from fedbary.client_app.answers import require_same_app
+from fedbary.client_app.discretion import AnswerRefused
+from fedbary.client_app.node import node_of
+from fedbary.data.frame import Frame
+from fedbary.data.tables import Choice
+from fedbary.errors import SettingError
+from fedbary.tasks import task_of
+from fedbary.tasks._look.rules import Told, answer, table_told
+from fedbary.tasks._rows import Rows
+
+
+def look(message: Message, context: Context) -> Message:
+    """Answer a question of a look; without one, say who this is and how many rows it has."""
+    node, config = node_of(context), message.content.config_records["config"]
+    site, task = node.site, task_of(node.settings)
+    if "answers" in site.withheld:
+        raise AnswerRefused("this site withholds its answers, and takes no part in a look")
+    if not isinstance(task, Rows):
+        raise SettingError("task", node.settings.task, "tables or regression")
+    table = task.table(site)
+    if "question" in config:
+        told = answer(str(config["question"]), _told(table, task.choice), config)
+        words = {
+            key: told.pop(key) for key in ("names", "kinds", "kept", "level-names") if key in told
+        }
+    else:
+        require_same_app(config)
+        part = -1 if site.partition is None else site.partition
+        told = {"partition-id": part, "num-partitions": site.partitions, "label-counts": []}
+        told |= {"num-examples": table.count, "num-held-out": 0}
+        words = {"name": site.name, "content": ""}
+    records = {"metrics": MetricRecord(told), "site": ConfigRecord(words)}
+    return Message(RecordDict({**records}), reply_to=message)
+
+
+@lru_cache(maxsize=4)
+def _told(table: Frame, choice: Choice) -> dict[str, Told]:
+    return table_told(table, choice)

@@ -1,0 +1,209 @@
+"""A look on paper: a table for the screen, a CSV file, a page, a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedbary.figures.document import Document
+from fedbary.figures.sheet import COLORS, literal, open_frame, sheet
+from fedbary.tasks._look.dialogue import Look
+from fedbary.tasks._look.findings import findings
+from fedbary.tasks._look.rules import LEAST, LEVELS, RARE, SOME
+from fedbary.trained.writing import write_table, written_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+AT = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
+"""Quantiles of all sites' rows together."""
+
+TOGETHER = "together"
+"""What a table calls all sites."""
+
+MOST_LINES = 120
+"""Lines of the table on the screen; beyond, it has those of all sites together alone."""
+
+NOTHING = "the sites' columns agree"
+"""What is said without a finding."""
+
+ACROSS, MOST_SHOWN = 4, 12
+"""Pictures in a row; levels, or sites with a colour of their own, in one."""
+
+HEADER = ("column", "site", "rows", "missing", "mean", "sd", "5 %", "median", "95 %")
+
+
+def rows_of(look: Look) -> Iterator[dict[str, Any]]:
+    """Yield a row for each column at all sites together and at each that has it."""
+    sites = {name: look.rows[name] for name in look.columns}
+    for name in dict.fromkeys(name for held in look.columns.values() for name in held):
+        held = {site: look.columns[site][name] for site in sites if name in look.columns[site]}
+        kinds = {told.kind for told in held.values()}
+        levels: dict[str, int] = {}
+        for told in held.values():
+            for level, rows in told.levels.items():
+                levels[level] = levels.get(level, 0) + rows
+        lacking = [told.missing for told in held.values()]
+        together = {"column": name, "site": TOGETHER, "type": " or ".join(sorted(kinds))}
+        together["rows"] = sum(sites[site] for site in held)
+        most = sum(lacking) + lacking.count(SOME) * (LEAST - SOME)
+        together["missing"] = f"<{most}" if SOME in lacking else most
+        yield {**together, **_numbers(look, name), "levels": _said(levels)}
+        for site, told in held.items():
+            missing = "<5" if told.missing == SOME else told.missing
+            row = {"column": name, "site": site, "type": told.kind, "rows": sites[site]}
+            row |= {"missing": missing, **_numbers(look, name, site), "levels": _said(told.levels)}
+            yield {**row, "levels": row["levels"] or told.kept}
+
+
+def _numbers(look: Look, name: str, site: str = "") -> dict[str, float]:
+    """Return mean and deviation of a column, and over all sites its quantiles; NaN for none."""
+    found = dict.fromkeys(("mean", "sd", *AT), math.nan)
+    if name not in look.names or (site and site not in look.sums):
+        return found
+    place, sums = look.names.index(name), look.sums[site] if site else look.total
+    seen = 0.0 if sums.seen is None else float(sums.seen[place])
+    if seen > 1:
+        found["mean"] = float(sums.mean[place])
+        found["sd"] = math.sqrt(float(sums.var[place]) * seen / (seen - 1))
+    if not site:
+        found |= dict(zip(AT, look.quantiles(name, [*AT.values()]).tolist(), strict=True))
+    return found
+
+
+def _said(levels: dict[str, int] | Any) -> str:
+    """Return levels with their rows, the commonest first, the rare ones last."""
+    order = sorted(levels.items(), key=lambda level: (level[0] == RARE, -level[1], level[0]))
+    return "; ".join(f"{name or 'rare'} {rows}" for name, rows in order)
+
+
+def lines(look: Look) -> list[str]:
+    """Return the findings, and a table of at most 100 characters a line."""
+    rows = list(rows_of(look))
+    if len(rows) > MOST_LINES:
+        rows = [row for row in rows if row["site"] == TOGETHER]
+    cells = [HEADER, *(tuple(_cells(row)) for row in rows)]
+    most = (24, 16, 8, 8, 9, 9, 9, 9, 9)
+    widths = [min(w, max(len(line[k]) for line in cells)) for k, w in enumerate(most)]
+    table = []
+    for row, line in zip([None, *rows], cells, strict=True):
+        parts = [
+            _fit(cell, w) if k < 2 else cell.rjust(w)
+            for k, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ]
+        if row is not None and (row["levels"] or math.isnan(row["mean"])):
+            parts = [*parts[:4], row["levels"] or row["type"]]
+        table.append(_fit("  ".join(parts), 100).rstrip())
+    told = findings(look) or [NOTHING]
+    return [*(f"- {line}" for line in told), "", *table]
+
+
+def _fit(text: str, width: int) -> str:
+    return text.ljust(width) if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _cells(row: dict[str, Any]) -> Iterator[str]:
+    first = row["site"] == TOGETHER
+    yield row["column"] if first else ""
+    yield from (str(row[key]) for key in ("site", "rows", "missing"))
+    for key in ("mean", "sd", "q05", "median", "q95"):
+        yield "" if math.isnan(row[key]) else f"{row[key]:.4g}"
+
+
+def write(look: Look, output: Path, force: bool = False) -> None:
+    """Write look.csv, look.md, look.html and the picture to a folder.
+
+    Raises
+    ------
+    SettingError
+        If the folder exists, unless `force`.
+    """
+    rows, told = list(rows_of(look)), findings(look) or [NOTHING]
+    with written_whole(output, force) as folder:
+        document = Document(folder, "A look at the sites", "look")
+        sites = ", ".join(f"{name} ({rows} rows)" for name, rows in look.rows.items())
+        document.text("{sites}.", sites=sites)
+        document.heading("Findings")
+        for line in told:
+            document.text("{line}.", line=line)
+        document.heading("Columns")
+        document.figure("columns", picture(look), "Each column at each site: density, or levels")
+        cells = [(*_cells(row), row["levels"] or row["type"]) for row in rows]
+        document.table((*HEADER, "levels, or type"), cells)
+        document.write()
+        columns = {key: np.array([row[key] for row in rows], object) for key in rows[0]}
+        write_table(folder / "look.csv", columns)
+
+
+def picture(look: Look) -> Figure:
+    """Return small multiples of all columns: the sites' densities, or shares of their levels."""
+    shown = dict.fromkeys(
+        name
+        for held in look.columns.values()
+        for name, told in held.items()
+        if told.kind == LEVELS or (name in look.names and _is_drawn(look, name))
+    )
+    down = max(1, math.ceil(len(shown) / ACROSS))
+    figure = sheet(11, 0.5 + 1.9 * down)
+    axes = figure.subplots(down, ACROSS, squeeze=False).ravel()
+    sites = list(look.columns)
+    colours = {s: COLORS[1 + k % (len(COLORS) - 1)] for k, s in enumerate(sites)}
+    for frame, name in zip(axes, shown, strict=False):
+        is_wide = name in look.names and not look.is_coded(name)
+        draw = _draw_numbers if is_wide else _draw_levels
+        draw(frame, look, name, colours)
+        frame.set_title(literal(_fit(name, 28).rstrip()), fontsize=9, loc="left")
+        frame.tick_params(labelsize=7)
+        open_frame(frame)
+    for frame in axes[len(shown) :]:
+        frame.set_visible(False)
+    handles = [figure.gca().plot([], [], color=colours[s], label=literal(s))[0] for s in sites]
+    figure.legend(handles=handles, loc="outside upper left", ncols=6, fontsize=8, frameon=False)
+    return figure
+
+
+def _is_drawn(look: Look, name: str) -> bool:
+    place = look.names.index(name)
+    return look.is_coded(name) or any(len(held[place].edges) for held in look.cells.values())
+
+
+def _draw_numbers(frame: Axes, look: Look, name: str, colours: dict[str, str]) -> None:
+    place = look.names.index(name)
+    frame.set_yticks([])
+    for site, held in look.cells.items():
+        cells = held[place]
+        if not len(cells.edges):
+            continue
+        steps = np.arange(1, 6) / 2
+        first, last = (cells.edges[k] for k in (0, -1))
+        low, high = first - cells.tails[0] * steps[::-1], last + cells.tails[1] * steps
+        points = np.r_[low, cells.edges, high]
+        density = np.diff(cells.below(points)) / np.diff(points)
+        frame.stairs(density, points, color=colours[site], linewidth=1.1)
+
+
+def _levels_of(look: Look, site: str, name: str) -> Mapping[str, float]:
+    """Return rows of levels; of a column of 0 and 1 their shares."""
+    if name not in look.names:
+        return look.columns[site][name].levels
+    ones = float(look.sums[site].mean[look.names.index(name)])
+    return {"0": 1 - ones, "1": ones}
+
+
+def _draw_levels(frame: Axes, look: Look, name: str, colours: dict[str, str]) -> None:
+    held = {s: _levels_of(look, s, name) for s, told in look.columns.items() if name in told}
+    different = {level for levels in held.values() for level in levels}
+    names = sorted(different, key=lambda level: (level == RARE, level))[:MOST_SHOWN]
+    width = 0.8 / len(colours)
+    for k, site in enumerate(colours):
+        levels = held.get(site, {})
+        rows = sum(levels.values()) or 1
+        places = np.arange(len(names)) + width * (k + 0.5) - 0.4
+        frame.bar(places, [levels.get(n, 0) / rows for n in names], width, color=colours[site])
+    labels = [literal(_fit(level or "rare", 9).rstrip()) for level in names]
+    frame.set_xticks(range(len(names)), labels, rotation=30 if len(names) > 3 else 0)

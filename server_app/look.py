@@ -1,0 +1,57 @@
+"""A look at the sites' tables, without a model: a ServerApp of its own, and what holds the look.
+
+`fedbary app DEST --look` writes the Flower app that runs it.
+"""
+
+from __future__ import annotations
+
+from logging import INFO
+from pathlib import Path
+
+from flwr.app import Context, MessageType
+from flwr.serverapp import Grid, ServerApp
+
+from fedbary.data.layout import Layout
+from fedbary.runs.location import claimed_folder
+from fedbary.server_app.experiment import begun
+from fedbary.server_app.grids import guarded
+from fedbary.server_app.roster.asker import Asker
+from fedbary.server_app.roster.roster import Roster
+from fedbary.settings.config import Settings, resolve
+from fedbary.settings.run_config import given_in
+from fedbary.strategies.internals import is_simulated, log
+from fedbary.tasks._look.dialogue import Look, look
+from fedbary.trained.look_page import lines, write
+
+KIND = f"{MessageType.QUERY}.look"
+"""Type of a look's messages."""
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Hold a look with the settings of a run config, and write it to the folder `output`."""
+    with begun(grid):
+        settings = resolve({"task": "tables", **given_in(context.run_config)})
+        simulated = is_simulated(grid)
+        with claimed_folder(settings, Path.cwd()) as folder:
+            found = hold(grid if simulated else guarded(grid), settings, simulated)
+            for line in lines(found):
+                log(INFO, "%s", line)
+            write(found, folder, force=True)
+        log(INFO, "Look: %s", folder)
+
+
+def hold(grid: Grid, settings: Settings, simulated: bool) -> Look:
+    """Ask a federation's sites about their tables; return what they have told.
+
+    Raises
+    ------
+    RunError
+        If too few sites answer.
+    """
+    roster = Roster(grid, settings, Layout((), ()), simulated=simulated, agreed={}, kind=KIND)
+    roster.gather()
+    nodes = [member.node_id for member in roster.members]
+    return Asker(grid, roster, settings.round_timeout, KIND).hold(look(), nodes, {})
