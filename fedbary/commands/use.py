@@ -191,6 +191,12 @@ ForGroup = Annotated[
     str | None,
     typer.Option(help="Predict by the model of this group.", show_default="the global model"),
 ]
+Sensitivity = Annotated[
+    float, typer.Option(help="Two classes: fraction of the second that a threshold finds.")
+]
+Alerts = Annotated[
+    float, typer.Option(help="Two classes: largest fraction of rows that reach a threshold.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,12 @@ from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import rejection_curve
 from fedbary.predictive import Prediction
-from fedbary.predictive.conformal import Thresholds
+from fedbary.predictive.conformal import Thresholds, interval
 from fedbary.scores.coverage import coverage
+from fedbary.scores.intervals import NONE, bootstrap
 from fedbary.scores.metrics import accuracy_after_rejection, means_after_rejection
+from fedbary.tasks import Task, hits_and_sizes
 from fedbary.tasks import groups as rows_of
-from fedbary.tasks import hits_and_sizes
 from fedbary.texts import cut
 from fedbary.trained.run import Trained
 
@@ -111,12 +112,13 @@ REJECTED = tuple(part / 20 for part in range(19))
 def scores(
     trained: Trained, prediction: Any, examples: Examples, by: str | None = None
 ) -> dict[str, list[Any]]:
-    """Score a prediction, in all and for each value of a column.
+    """Score a prediction, in all and for each value of a column, with 95 % intervals.
 
     Returns
     -------
     dict
-        Columns: ``group``, ``examples`` and the scores; the first row is of all.
+        Columns: ``group``, ``examples`` and the scores, each with its ``_low`` and its ``_high``;
+        the first row is of all. Examples that may not be independent have no intervals.
 
     Raises
     ------
@@ -125,13 +127,68 @@ def scores(
     """
     assert examples.y is not None
     table: dict[str, list[Any]] = {"group": [], "examples": []}
+    units, known = units_of(examples), not trained.doubt(examples)
     for name, index in groups(examples, by).items():
-        found = trained.task.judged(*_part(prediction, examples.y, index))
+        held = {"": _part(prediction, examples.y, index)[0]}
+        found = judged(trained.task, held, examples.y[index], units[index], known)[""]
         table["group"].append(name)
         table["examples"].append(len(index))
-        for score, value in found.items():
-            table.setdefault(score, []).append(value)
+        for score, (value, low, high) in found.items():
+            for ending, number in (("", value), ("_low", low), ("_high", high)):
+                table.setdefault(f"{score}{ending}", []).append(number)
     return table
+
+
+Judged = tuple[float, float, float]
+"""A score, and the ends of its 95 % interval; NaN where there is none."""
+
+
+def judged(
+    task: Task, predictions: Mapping[str, Any], y: Tensor, units: Tensor, known: bool = True
+) -> dict[str, dict[str, Judged]]:
+    """Score predictions of the same examples, with 95 % intervals.
+
+    The interval of an accuracy is Clopper and Pearson's where each example stands alone. Other
+    intervals are those of `bootstrap`. The draws are the same for all predictions: after the first
+    prediction, each further one has its difference too, ``first − other``.
+
+    Parameters
+    ----------
+    task
+        What scores.
+    predictions
+        Predictions of the examples, by a name.
+    y, units
+        Targets, and the group of each example (N,), see `units_of`.
+    known
+        Whether the groups are independent; if not there are no intervals.
+    """
+    first = next(iter(predictions))
+
+    def scored(index: Tensor) -> dict[tuple[str, str], float]:
+        found = {n: task.judged(*_part(held, y, index)) for n, held in predictions.items()}
+        apart = {
+            f"{first} − {n}": {k: found[first][k] - v for k, v in other.items()}
+            for n, other in found.items()
+            if n != first
+        }
+        return {(n, k): v for n, one in (found | apart).items() for k, v in one.items()}
+
+    whole = scored(torch.arange(len(units)))
+    ends = bootstrap(scored, units) if known else dict.fromkeys(whole, NONE)
+    alone = len(units.unique()) == len(units)
+    table: dict[str, dict[str, Judged]] = {}
+    for (name, score), value in whole.items():
+        held = ends[name, score]
+        if score == "accuracy" and name in predictions and y.ndim == 1 and known and alone:
+            held = interval(round(value * len(y)), len(y))
+        table.setdefault(name, {})[score] = (value, *held)
+    return table
+
+
+def units_of(examples: Examples) -> Tensor:
+    """Return the group of each example (N,); different numbers where each stands alone."""
+    return torch.arange(len(examples.x)) if examples.groups is None else examples.groups
 
 
 def groups(examples: Examples, by: str | None) -> dict[str, Tensor]:
