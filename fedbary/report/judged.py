@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fedbary.figures import judged as pictures
-from fedbary.figures.run_pictures import Curve
 from fedbary.predictive import Forecast, Prediction
 from fedbary.predictive.conformal import interval
 from fedbary.report.document import Document
@@ -25,7 +25,9 @@ from fedbary.trained.judgement import Judged
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedbary.data.examples import Examples
     from fedbary.tasks import Task
+    from fedbary.trained import Trained
 
 LABELS = {
     metric.column: metric
@@ -70,10 +72,14 @@ class Goals:
     alerts: float = 0.05
 
 
-def label(score: str, curves: Sequence[Curve] = ()) -> Metric:
+def label(score: str, task: Task) -> Metric:
     """Return how a score is shown; a task's own score as its course is drawn."""
-    own = {name: Metric(name, said, scale) for name, scale, said, _ in curves}
-    return LABELS.get(score, own.get(score, Metric(score, score)))
+    own = {name: Metric(name, said, scale) for name, scale, said, _ in task.curves}
+    found = LABELS.get(score, own.get(score, Metric(score, score)))
+    if score == "sensitivity" and "specificity" in (words := dict(task.settings)):
+        at = f"{100 * words['specificity']:g} %"
+        return replace(found, label=f"{found.label}, at specificity {at}")
+    return found
 
 
 def percent(hits: int, count: int, known: bool = True) -> str:
@@ -97,10 +103,10 @@ def shown(metric: Metric, found: Judged) -> str:
 def add_scores(
     document: Document,
     found: Mapping[str, Mapping[str, Judged]],
-    curves: Sequence[Curve],
+    task: Task,
 ) -> None:
     """Add a table of scores, a column a model."""
-    named = {score: label(score, curves) for score in next(iter(found.values()))}
+    named = {score: label(score, task) for score in next(iter(found.values()))}
     rows = [
         [metric.label, *(shown(metric, held[score]) for held in found.values())]
         for score, metric in named.items()
@@ -108,17 +114,88 @@ def add_scores(
     document.table(["", *found], rows)
 
 
-def add_groups(document: Document, table: Mapping[str, list[Any]], curves: Sequence[Curve]) -> None:
+def add_groups(document: Document, table: Mapping[str, list[Any]], task: Task) -> None:
     """Add scores by group, from columns as `fedbary.trained.judgement.scores` returns them."""
     names = [name for name in table if f"{name}_low" in table]
     rows = {}
     for at, group in enumerate(table["group"]):
         ends = [(table[n][at], table[f"{n}_low"][at], table[f"{n}_high"][at]) for n in names]
-        cells = [shown(label(name, curves), one) for name, one in zip(names, ends, strict=True)]
+        cells = [shown(label(name, task), one) for name, one in zip(names, ends, strict=True)]
         rows[group] = [str(group), str(table["examples"][at]), *cells]
     document.table(
-        ["group", "rows", *(label(name, curves).label for name in names)], [*rows.values()]
+        ["group", "rows", *(label(name, task).label for name in names)], [*rows.values()]
     )
+
+
+def add_sets(
+    document: Document,
+    trained: Trained,
+    rows: Iterable[tuple[str, Mapping[str, Any], str]],
+    level: float,
+) -> list[str]:
+    """Add coverage and size of conformal sets or intervals; return cautions.
+
+    `rows` are names of rows with their scores, see `fedbary.scores.coverage`, and the name of the
+    coverage among these.
+    """
+    called, size = ("sets", "set_size") if trained.signature.classes else ("intervals", "width")
+    document.heading(f"Conformal {called}")
+    document.text("They should hold the truth in {level} %.", level=f"{100 * level:g}")
+    body, cautions = [], []
+    for name, scores, covered in rows:
+        held, width = _with_ends(scores, covered), _with_ends(scores, size)
+        cells = shown(Metric("", "", 100, 1), held), shown(Metric("", "", 1, 2), width)
+        body.append([name, str(scores["examples"]), *cells])
+        if held[2] < level:
+            cautions.append(
+                f"The {called} hold the truth in {cells[0]} % of {name}, not in {100 * level:g} %. "
+                "conformal_by=class or a column sets a threshold for each"
+            )
+    document.table(["rows", "number", "hold the truth, %", f"mean {size.replace('_', ' ')}"], body)
+    return cautions
+
+
+def _with_ends(scores: Mapping[str, Any], name: str) -> Judged:
+    at, low, high = (scores.get(f"{name}{end}", math.nan) for end in ("", "_low", "_high"))
+    return at, low, high
+
+
+def write_evaluation(
+    folder: Path,
+    title: str,
+    trained: Trained,
+    prediction: Any,
+    examples: Examples,
+    found: Mapping[str, list[Any]],
+    covered: Mapping[str, list[Any]],
+    level: float,
+    goals: Goals,
+) -> None:
+    """Write the report of a user's labelled rows to a folder.
+
+    `found` is a table of scores by group, as `fedbary.trained.judgement.scores` returns it;
+    `covered` one of conformal sets at a level, as `set_scores` returns it, or empty.
+    """
+    y, task, doubt = examples.y, trained.task, trained.doubt(examples)
+    assert y is not None
+    document = Document(folder, title)
+    document.heading("Scores")
+    document.text("On {rows} rows.", rows=len(y))
+    add_groups(document, found, task)
+    classes = tuple(trained.signature.classes)
+    cautions = add_judgement(document, task, prediction, y, classes, goals, not doubt)
+    if covered:
+        of_group = [
+            (name, {key: values[at] for key, values in covered.items()}, "coverage")
+            for at, name in enumerate(covered["group"])
+        ]
+        cautions += add_sets(document, trained, of_group, level)
+    if old := int(trained.trained_on(examples).sum()):
+        cautions.append(f"{old} of {len(y)} rows are equal to rows trained on")
+    if cautions := [*cautions, *([f"{doubt}: no interval is known"] if doubt else [])]:
+        document.heading("Cautions")
+        document.bullets(cautions)
+    document.write()
 
 
 def add_judgement(
@@ -134,7 +211,8 @@ def add_judgement(
 
     `known` is whether the rows are independent, so that rates have intervals.
     """
-    drawn = dict(task.judgement(prediction, y, ""))
+    kind = prediction.mean if isinstance(prediction, Forecast) else prediction.probs
+    y, drawn = y.to(kind.device), dict(task.judgement(prediction, y, ""))
     for kind, title in (("roc", "ROC"), ("coverage", "Coverage"), ("reliability", "Reliability")):
         if kind in drawn:
             axes = drawn[kind].axes[0]
@@ -167,16 +245,18 @@ def _add_event(
     if not 0 < events < rows:
         return [f"All {rows} rows have one class: risks cannot be judged on them"]
     bins, line = binary.deciles(risk, event), binary.calibration_line(risk, event)
+    slope = (line.slope, line.slope_low, line.slope_high)
+    intercept = (line.intercept, line.intercept_low, line.intercept_high)
+    if not known:
+        slope, intercept = ((at, math.nan, math.nan) for at, *_ in (slope, intercept))
     document.text(
         """{events} of {rows} rows are {name}: {share} %. The model predicts {mean} % on average.
         The calibration slope is {slope}: 1 is right, below 1 risks are too extreme. Calibration in
         the large is {intercept}: 0 is right, below 0 risks are too high.""",
         events=events, rows=rows, name=name, share=percent(events, rows, known),
         mean=f"{100 * risk.mean():.1f}",
-        slope=shown(Metric("", "", decimals=2), (line.slope, line.slope_low, line.slope_high)),
-        intercept=shown(
-            Metric("", "", decimals=2), (line.intercept, line.intercept_low, line.intercept_high)
-        ),
+        slope=shown(Metric("", "", decimals=2), slope),
+        intercept=shown(Metric("", "", decimals=2), intercept),
     )  # fmt: skip
     at_goal = binary.at_sensitivity(risk, event, goals.sensitivity)
     at_rate = binary.at_alerts(risk, event, goals.alerts)
@@ -192,7 +272,7 @@ def _add_event(
     ]
     document.figures(
         both,
-        "Calibration: tenths of the rows by predicted risk, with 95 % intervals. Decision curve: "
+        "Calibration: tenths of the rows by predicted risk. Decision curve: "
         "net benefit of acting from a risk on; it is worth it where the model is highest.",
     )
     body = [

@@ -14,7 +14,6 @@ from fedbary.data.examples import Examples
 from fedbary.data.layout import Layout
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import learning_curves, partition_heatmap
-from fedbary.predictive import Forecast
 from fedbary.report.document import Document, code
 from fedbary.report.judged import (
     LABELS,
@@ -22,11 +21,12 @@ from fedbary.report.judged import (
     add_groups,
     add_judgement,
     add_scores,
+    add_sets,
     label,
     percent,
     shown,
 )
-from fedbary.report.results import UNCERTAINTY, Metric, own_models, plain, written
+from fedbary.report.results import UNCERTAINTY, own_models, plain, written
 from fedbary.runs import schema
 from fedbary.runs.conformal_kept import table_of_sites, tested
 from fedbary.runs.failing import verdict
@@ -35,6 +35,7 @@ from fedbary.runs.progress import duration
 from fedbary.settings.config import bookkeeping, read_yaml
 from fedbary.settings.owners import owned
 from fedbary.study.table import public, read_run, result_rows
+from fedbary.tasks import Task
 from fedbary.trained import load
 from fedbary.trained.judgement import Judged, judged, scores, units_of
 from fedbary.trained.run import Trained
@@ -69,7 +70,7 @@ def write_run(folder: Path, own_code: bool, goals: Goals) -> None:
     else:
         cautions += _add_scored(document, trained, made, folder, examples, goals)
     _add_sites(document, trained)
-    _add_sets(document, trained, folder)
+    cautions += _add_sets(document, trained, folder)
     _add_temperature(document, trained)
     _add_rest(document, trained, folder)
     document.heading("Cautions")
@@ -116,7 +117,7 @@ def _add_scored(
     prediction, doubt = trained.as_scored(examples), trained.doubt(examples)
     others = dict(task.simpler())
     found = judged(task, {"this model": prediction, **others}, y, units_of(examples), not doubt)
-    add_run(document, trained, made, folder, _summary(found, y, prediction), len(y))
+    add_run(document, trained, made, folder, _summary(found, task), len(y))
     document.heading("Scores")
     document.text(
         """On {rows} test rows{groups}, with 95 % intervals: Clopper and Pearson's for an accuracy,
@@ -129,7 +130,7 @@ def _add_scored(
         if "linear model" in others
         else "",
     )
-    add_scores(document, found, task.curves)
+    add_scores(document, found, task)
     cautions = add_judgement(
         document, task, prediction, y, tuple(trained.signature.classes), goals, not doubt
     )
@@ -138,27 +139,27 @@ def _add_scored(
         of_columns = [scores(trained, prediction, examples, name) for name in examples.columns]
         names = of_columns[0]
         joined = {name: [v for one in of_columns for v in one[name]] for name in names}
-        add_groups(document, joined, task.curves)
+        add_groups(document, joined, task)
     return [*cautions, *([f"{doubt}: scores have no intervals"] if doubt else [])]
 
 
-def _summary(found: Mapping[str, Mapping[str, Judged]], y: Tensor, prediction: Any) -> str:
+def _summary(found: Mapping[str, Mapping[str, Judged]], task: Task) -> str:
     """Return what the scores say, in two or three sentences."""
     own = found["this model"]
-    if isinstance(prediction, Forecast):
+    if task.numbers:
         first, unit = "rmse", "The RMSE is {}"
     else:
         first, unit = "accuracy", "{} % of the test rows are predicted right"
-    said = [unit.format(shown(label(first), own[first]))]
+    said = [unit.format(shown(label(first, task), own[first]))]
     if "auroc" in own:
-        said.append(f"The AUROC is {shown(label('auroc'), own['auroc'])} %")
+        said.append(f"The AUROC is {shown(label('auroc', task), own['auroc'])} %")
     for name, other in found.items():
         if name.startswith("this model − ") and "nll" in other:
             gap = other["nll"]
             sure = "" if gap[1] > 0 or gap[2] < 0 else ", which may be chance"
             than = name.removeprefix("this model − ")
             worse = "higher (worse)" if gap[0] > 0 else "lower (better)"
-            size = shown(label("nll"), (abs(gap[0]), *_ends(gap)))
+            size = shown(label("nll", task), (abs(gap[0]), *_ends(gap)))
             said.append(f"The NLL is by {size} {worse} than that of the {than}{sure}")
     return ". ".join(said)
 
@@ -239,7 +240,7 @@ def _totals(head: Sequence[str], body: Sequence[Sequence[str]]) -> Iterator[str]
 
 def _add_sites(document: Document, trained: Trained) -> None:
     """Add the scores that each site sent of what it holds out."""
-    told = trained.line.get(schema.HELD_OUT, {}).get("clients", ())
+    told, task = trained.line.get(schema.HELD_OUT, {}).get("clients", ()), trained.task
     if not told:
         return
     names = [n for n in ("nll", "auroc", "sensitivity", "ece") if any(n in one for one in told)]
@@ -248,7 +249,7 @@ def _add_sites(document: Document, trained: Trained) -> None:
             str(one["site"]),
             str(one["num-examples"]),
             percent(round(one["accuracy"] * one["num-examples"]), one["num-examples"]),
-            *(shown(label(n), (one.get(n, np.nan), np.nan, np.nan)) for n in names),
+            *(shown(label(n, task), (one.get(n, np.nan), np.nan, np.nan)) for n in names),
         ]
         for one in told
         if "accuracy" in one
@@ -261,47 +262,25 @@ def _add_sites(document: Document, trained: Trained) -> None:
         if schema.TEMPERATURE in trained.line
         else "",
     )
-    head = ["site", "held out", "Accuracy, %", *(label(name).label for name in names)]
+    head = ["site", "held out", "Accuracy, %", *(label(name, task).label for name in names)]
     document.table(head, body, "" if len(body) <= SEVERAL else f"All {len(body)} sites")
 
 
-def _add_sets(document: Document, trained: Trained, folder: Path) -> None:
-    """Add coverage and size of the conformal sets or intervals: of test rows, of each site."""
+def _add_sets(document: Document, trained: Trained, folder: Path) -> list[str]:
+    """Add the sets' coverage of test rows and of each site's rows; return cautions."""
     if not trained.sites:
-        return
-    called = "sets" if trained.signature.classes else "intervals"
-    level = trained.thresholds().level
-    document.heading(f"Conformal {called}")
-    document.text(
-        "The {called} should hold the truth in {level} %. They may fail it for a class or a site.",
-        called=called, level=f"{100 * level:g}",
-    )  # fmt: skip
-    size = "set_size" if trained.signature.classes else "width"
-    of_test = [(name, scores, "coverage") for name, scores in tested(folder).items()]
+        return []
+    rows = [(name, scores, "coverage") for name, scores in tested(folder).items()]
     sites = table_of_sites(folder)
     for at, site in enumerate(sites["site"]):
         own = {key: values[at] for key, values in sites.items()}
-        of_test.append((f"{site}, by the other sites' thresholds", own, "covered_by_others"))
-    body = [
-        [
-            name,
-            str(scores["examples"]),
-            shown(Metric("", "", 100, 1), _with_ends(scores, covered)),
-            shown(Metric("", "", 1, 2), _with_ends(scores, size)),
-        ]
-        for name, scores, covered in of_test
-    ]
-    document.table(["rows", "number", "hold the truth, %", f"mean {size.replace('_', ' ')}"], body)
-
-
-def _with_ends(scores: Mapping[str, Any], name: str) -> Judged:
-    low, at, high = (scores.get(f"{name}{end}", np.nan) for end in ("_low", "", "_high"))
-    return at, low, high
+        rows.append((f"{site}, by the other sites' thresholds", own, "covered_by_others"))
+    return add_sets(document, trained, rows, trained.thresholds().level)
 
 
 def _add_temperature(document: Document, trained: Trained) -> None:
     """Add what the temperature changes."""
-    line = trained.line
+    line, task = trained.line, trained.task
     if schema.TEMPERATURE not in line:
         return
     document.heading("Temperature")
@@ -311,7 +290,10 @@ def _add_temperature(document: Document, trained: Trained) -> None:
     )
     before = line.get(schema.UNTEMPERED, {})
     body = [
-        [label(name).label, *(shown(label(name), (v, np.nan, np.nan)) for v in (old, line[name]))]
+        [
+            label(name, task).label,
+            *(shown(label(name, task), (v, np.nan, np.nan)) for v in (old, line[name])),
+        ]
         for name, old in before.items()
         if name in LABELS and line.get(name) is not None and old is not None
     ]
@@ -322,9 +304,9 @@ def _add_temperature(document: Document, trained: Trained) -> None:
 def _add_rest(document: Document, trained: Trained, folder: Path) -> None:
     """Add the rounds, the uncertainties and the clients' own models."""
     document.heading("Rounds")
-    curves = trained.task.curves
     document.figures(
-        [("learning-curves", learning_curves(trained.rounds, curves))], "Scores after each round."
+        [("learning-curves", learning_curves(trained.rounds, trained.task.curves))],
+        "Scores after each round.",
     )
     last = result_rows(read_run(folder.resolve().name, folder))
     known = [m for m in UNCERTAINTY if m.column in last and last[m.column].notna().all()]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,20 +13,14 @@ from torch import Tensor
 
 from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
-from fedbary.figures.run_pictures import rejection_curve
 from fedbary.predictive import Prediction
 from fedbary.predictive.conformal import Thresholds, interval
 from fedbary.scores.coverage import coverage
 from fedbary.scores.intervals import NONE, bootstrap
-from fedbary.scores.metrics import accuracy_after_rejection, means_after_rejection
 from fedbary.tasks import Task, hits_and_sizes
 from fedbary.tasks import groups as rows_of
 from fedbary.texts import cut
 from fedbary.trained.run import Trained
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 CONFIDENCE = 0.95
 """Confidence of the upper bound beside an error rate."""
@@ -102,11 +95,8 @@ def referral(prediction: Prediction, y: Tensor, error_rate: float) -> Referral:
 MOST_GROUPS = 50
 """Most different values of a column of groups; one with more is refused as numbers or names."""
 
-LONGEST_ENDING = 60
-"""Characters of a group in a line, in a picture and in its name."""
-
-REJECTED = tuple(part / 20 for part in range(19))
-"""Fractions of the examples that are rejected, most uncertain first."""
+LONGEST_GROUP = 60
+"""Characters of a group in a line."""
 
 
 def scores(
@@ -194,7 +184,7 @@ def units_of(examples: Examples) -> Tensor:
 def groups(examples: Examples, by: str | None) -> dict[str, Tensor]:
     """Return the places of all examples, and of those of each value of a column.
 
-    A value that is a long text is cut, so that it fits into a line and a picture.
+    A value that is a long text is cut, so that it fits into a line.
 
     Raises
     ------
@@ -212,41 +202,10 @@ def groups(examples: Examples, by: str | None) -> dict[str, Tensor]:
     if len(names) > MOST_GROUPS:
         raise SettingError("by", by, f"a column of at most {MOST_GROUPS} different values")
     for number, name in enumerate(names, 1):
-        group = cut(f"{by}={name}", LONGEST_ENDING)
+        group = cut(f"{by}={name}", LONGEST_GROUP)
         group = f"{group} ({number})" if group in found else group
         found[group] = torch.from_numpy(np.flatnonzero(values == name))
     return found
-
-
-def pictures(
-    trained: Trained, prediction: Any, examples: Examples, by: str | None = None
-) -> Iterator[tuple[str, Figure]]:
-    """Yield the task's pictures, for all and for each group, and the rejection curve."""
-    assert examples.y is not None
-    curves, parts = {}, groups(examples, by)
-    for (name, index), ending in zip(parts.items(), _endings(parts), strict=True):
-        part, y = _part(prediction, examples.y, index)
-        for kind, figure in trained.task.judgement(part, y, "Global model, these examples"):
-            if ending:
-                figure.suptitle(name, fontsize=9, parse_math=False)
-            yield f"{kind}{ending}", figure
-        curves[name] = _after_rejection(part, y)
-    unit = "Accuracy on the rest (%)" if isinstance(prediction, Prediction) else "RMSE on the rest"
-    yield "rejection", rejection_curve(REJECTED, curves, unit)
-
-
-def _endings(groups: Iterable[str]) -> list[str]:
-    """Return the endings of the pictures' names: empty for all, ``-sex=f`` for a group.
-
-    Characters that no file name should hold become a dash. If two names are then alike, capital or
-    small letters, the second gets a number.
-    """
-    endings = [""]
-    for number, group in enumerate(list(groups)[1:], 1):
-        name = re.sub(r"[^\w.=]+", "-", group)[:LONGEST_ENDING].strip("-.")
-        alike = f"-{name}".casefold() in (ending.casefold() for ending in endings)
-        endings.append(f"-{name}-{number}" if alike else f"-{name}")
-    return endings
 
 
 def _part(prediction: Any, y: Tensor, index: Tensor) -> tuple[Any, Tensor]:
@@ -256,16 +215,6 @@ def _part(prediction: Any, y: Tensor, index: Tensor) -> tuple[Any, Tensor]:
     device = next(iter(told.values())).device
     index, y = index.to(device), y.to(device)
     return replace(prediction, **{name: tensor[index] for name, tensor in told.items()}), y[index]
-
-
-def _after_rejection(prediction: Any, y: Tensor) -> list[float]:
-    """Return the accuracy in per cent, or the RMSE, on the kept examples at each of `REJECTED`."""
-    if isinstance(prediction, Prediction):
-        y, prediction = y.flatten(), prediction.one_by_one()
-        kept = accuracy_after_rejection(prediction.probs, y, prediction.entropy, REJECTED)
-        return [100 * accuracy for accuracy in kept]
-    squares = (prediction.mean - y).square()
-    return [error**0.5 for error in means_after_rejection(squares, prediction.var, REJECTED)]
 
 
 # Conformal sets and intervals
