@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedbary.commands.use import OwnCode
+from fedbary.commands.use import Alerts, OwnCode, Sensitivity
 from fedbary.errors import RunError, Stopped
 
 GridFile = Annotated[Path, typer.Argument(metavar="EXPERIMENT.yaml")]
@@ -80,18 +80,24 @@ def sweep(
 
 def report(
     results: Annotated[Path, typer.Argument(metavar="RESULTS")],
+    sensitivity: Sensitivity = 0.9,
+    alerts: Alerts = 0.05,
     own_code: OwnCode = False,
 ) -> None:
     """Report the results of a sweep or a run on one page.
 
     RESULTS is the folder of a sweep, or of a run that has ended.
 
-    The report has tables, figures and settings: RESULTS/report.html, one self-contained page,
-    RESULTS/report.md and RESULTS/figures. It needs only the sweep's table or the run's metrics.
+    The page is RESULTS/report.html, with its pictures inside; RESULTS/report.md and RESULTS/figures
+    are the same. A sweep's needs only the table. A run's reads the test rows again and has scores
+    with intervals, calibration, thresholds, groups and sites.
+
+    Example: `fedbary report runs/RUN --sensitivity 0.95 --alerts 0.1`.
     """
+    from fedbary.report.judged import Goals
     from fedbary.report.report import write_report
 
-    print(f"Report: {write_report(results, own_code)}")
+    print(f"Report: {write_report(results, own_code, Goals(sensitivity, alerts))}")
 
 
 def compare(

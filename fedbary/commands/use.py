@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Collection, Iterator
@@ -100,6 +101,47 @@ def aligned(found: dict[str, list[object]]) -> Iterator[str]:
         yield "  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True))
 
 
+def with_ends(table: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return columns of which each that has a ``_low`` and a ``_high`` holds these in brackets."""
+    found: dict[str, list[Any]] = {}
+    for name, values in table.items():
+        ends = [table.get(f"{name}{end}", [math.nan] * len(values)) for end in ("_low", "_high")]
+        if not name.endswith(("_low", "_high")):
+            found[name] = [
+                f"{value:.4g} [{low:.3g}, {high:.3g}]" if low == low else value
+                for value, low, high in zip(values, *ends, strict=True)
+            ]
+    return found
+
+
+FEW_DRAWS = 50
+"""Networks below which `fedbary predict` says what another draw would change."""
+
+TRIED = 1000
+"""Examples that it is tried on."""
+
+
+def said_of_draws(trained: Trained, examples: Examples, samples: int | None) -> str:
+    """Return how far another draw of as few networks moves the predictions; "" for many or one."""
+    import torch
+
+    from fedbary.predictive import Prediction
+
+    part = examples.part(torch.arange(min(TRIED, len(examples.names))))
+    one, other = (trained.predict(part, samples, seed) for seed in (0, 1))
+    if not isinstance(one, Prediction) or not 1 < one.networks < FEW_DRAWS:
+        return ""
+    moved = float((one.probs - other.probs).square().mean().sqrt())
+    turned = float((one.probs.argmax(-1) != other.probs.argmax(-1)).double().mean())
+    if not moved:
+        return ""
+    return (
+        f"{one.networks} networks are drawn: another {one.networks} move a probability by "
+        f"{100 * moved:.2g} points, and the class of {100 * turned:.2g} % of the examples. More "
+        "--samples narrow that"
+    )
+
+
 def select_referrals(
     trained: Trained,
     examples: Examples,
@@ -191,6 +233,12 @@ ForGroup = Annotated[
     str | None,
     typer.Option(help="Predict by the model of this group.", show_default="the global model"),
 ]
+Sensitivity = Annotated[
+    float, typer.Option(help="Two classes: fraction of the second that a threshold finds.")
+]
+Alerts = Annotated[
+    float, typer.Option(help="Two classes: largest fraction of rows that reach a threshold.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 
 
@@ -278,6 +326,8 @@ def predict(
             "set: all are empty, as all classes are less probable than true ones of held-out "
             "examples were. conformal_score=aps leaves no set empty"
         )
+    if draws := said_of_draws(trained, examples, samples):
+        tell(draws)
     for name, values in said.items():
         if name.startswith("epistemic") and len(values) and not (values == values).any():
             tell(f"{name}: left empty, as one network predicts and tells nothing of it")
@@ -329,6 +379,8 @@ def evaluate(
     site: ForSite = None,
     target: Target = "",
     output: Annotated[Path, typer.Option(help="Folder to write.")] = Path("evaluation"),
+    sensitivity: Sensitivity = 0.9,
+    alerts: Alerts = 0.05,
     own_code: OwnCode = False,
     force: Force = False,
 ) -> None:
@@ -337,18 +389,19 @@ def evaluate(
     RUN is the folder of a run that has ended. DATA is as for `fedbary predict`, with labels: an
     .npz with y, folders named as the classes, a CSV file with the target.
 
-    The folder gets scores.csv and pictures, in all and for each group: reliability, and the
-    accuracy after referral of the most uncertain predictions. A run with conformal sets has
-    sets.csv, with their coverage and sizes, and set-sizes.png; and sites.csv, with those on each
-    site's own held-out examples.
+    The folder gets scores.csv, in all and for each group, with 95 % intervals, and report.html with
+    calibration, thresholds and referral. A run with conformal sets has sets.csv, with their
+    coverage and sizes, and set-sizes.png; and sites.csv, with those on each site's own held-out
+    examples.
 
     Examples: `fedbary evaluate runs/RUN ward7.csv --by sex`; `fedbary evaluate runs/RUN test.npz`.
     """
     from fedbary.figures.run_pictures import set_size_picture
+    from fedbary.report.judged import Goals, write_evaluation
     from fedbary.runs.conformal_kept import table_of_sites
     from fedbary.texts import alike
     from fedbary.trained import load, writing
-    from fedbary.trained.judgement import pictures, scores, set_scores
+    from fedbary.trained.judgement import scores, set_scores
 
     trained = warn_if_untrained(load(run, own_code))
     writing.require_free([output], force)
@@ -369,11 +422,10 @@ def evaluate(
     covered: dict[str, list[Any]] = {}
     by_site = table_of_sites(run) if trained.sites else {}
     with writing.written_whole(output, force) as folder:
-        with spared("pictures", tell):
-            for name, figure in pictures(trained, prediction, examples, by):
-                writing.write_picture(folder / f"{name}.png", figure)
+        level_of_sets = 0.0
         if has_sets:
             thresholds = trained.thresholds(level, site)
+            level_of_sets = thresholds.level
             if lacking := trained.lacking(level, site):
                 tell(lacking)
             covered, hits, sizes = set_scores(trained, examples, thresholds, by)
@@ -382,8 +434,12 @@ def evaluate(
             with spared("set-sizes.png", tell):
                 drawn = set_size_picture(hits, sizes, thresholds.level)
                 writing.write_picture(folder / "set-sizes.png", drawn)
+        with spared("report", tell):
+            title, goals = f"{run.resolve().name}: {data.name}", Goals(sensitivity, alerts)
+            held = (found, covered, level_of_sets, goals)
+            write_evaluation(folder, title, trained, prediction, examples, *held)
         writing.write_table(folder / "scores.csv", found)
-    for table in filter(None, (found, covered, by_site)):
+    for table in filter(None, (with_ends(found), with_ends(covered), by_site)):
         print("\n".join(aligned(table)))
     for one, other in alike(found["group"]):
         said = f"{one!r} and {other!r} differ only in case or blanks, and count as two groups"

@@ -90,7 +90,9 @@ PAGE = """<!doctype html>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 74rem; margin: 2rem auto; padding: 0 1rem;
        color: #222; background: #fff }}
 h1, h2, h3 {{ line-height: 1.25 }} h2 {{ margin-top: 2.5rem; border-bottom: 1px solid #ccc }}
-p {{ max-width: 48rem }} img {{ max-width: 100%; height: auto }} summary {{ cursor: pointer }}
+p {{ max-width: 48rem }} img {{ max-width: 100%; height: auto; vertical-align: top }}
+p:has(img) {{ max-width: none }} p:has(img + img) img {{ width: min(100%, 27rem) }}
+summary {{ cursor: pointer }}
 .table {{ overflow-x: auto }} code {{ font-size: .9em }}
 table {{ border-collapse: collapse; margin: 1rem 0; font-size: .875rem;
         font-variant-numeric: tabular-nums }}
@@ -134,6 +136,10 @@ class Document:
         """Add a paragraph: Markdown of the report's own, whose `{name}` stand for texts."""
         self._parts.append(paragraph(template, **texts))
 
+    def bullets(self, lines: Iterable[str]) -> None:
+        """Add a list of texts, each once."""
+        self._parts.append("\n".join(f"- {escape(line)}" for line in dict.fromkeys(lines)))
+
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], folded: str = "") -> None:
         """Add a table; with `folded` it opens at a click on that text."""
         text: str = table(header, rows)
@@ -141,15 +147,17 @@ class Document:
             text = f"<details><summary>{html.escape(folded)}</summary>\n\n{text}\n\n</details>"
         self._parts.append(text)
 
-    def figure(self, name: str, figure: Figure, caption: str) -> None:
-        """Add a picture with a caption; a second one of the same name gets a number."""
-        self._drawn[name] += 1
-        if (number := self._drawn[name]) > 1:
-            name = f"{name}-again-{number}"
-
-        (self._folder / "figures").mkdir(parents=True, exist_ok=True)
-        write_small(figure, self._folder / "figures" / f"{name}.png")
-        self._parts.append(f"![{name}](figures/{name}.png)\n\n{italic(caption)}")
+    def figures(self, drawn: Iterable[tuple[str, Figure]], caption: str) -> None:
+        """Add pictures side by side, with a caption; one of a name that is taken gets a number."""
+        named = []
+        for name, figure in drawn:
+            self._drawn[name] += 1
+            if (number := self._drawn[name]) > 1:
+                name = f"{name}-again-{number}"
+            (self._folder / "figures").mkdir(parents=True, exist_ok=True)
+            write_small(figure, self._folder / "figures" / f"{name}.png")
+            named.append(f"![{name}](figures/{name}.png)")
+        self._parts.append(" ".join(named) + f"\n\n{italic(caption)}")
 
     def write(self) -> None:
         """Write the two pages."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, SKY, literal, open_frame, sheet
+from fedbary.figures.sheet import BLUE, GREEN, GREY, ORANGE, RED, SKY, open_frame, sheet
 from fedbary.predictive import Forecast, Prediction
 from fedbary.scores import regression
 from fedbary.scores.metrics import Reliability, reliability
@@ -280,34 +280,6 @@ def whole_numbers(axis: Axis) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
-
-
-def rejection_curve(
-    rejected: Sequence[float], kept: Mapping[str, Sequence[float]], label: str
-) -> Figure:
-    """Draw a score of the predictions that are kept when the most uncertain are put aside.
-
-    Parameters
-    ----------
-    rejected : sequence of float
-        Fractions.
-    kept : mapping of str to sequence of float
-        The score at each fraction, by the name of a group; the first is of all.
-    label : str
-        Name of the score.
-    """
-    figure = sheet(4.8, 3.4)
-    axes = figure.subplots()
-    for number, (name, values) in enumerate(kept.items()):
-        width, color = (1, None) if number else (2, "black")
-        at = 100 * np.array(rejected)
-        axes.plot(at, values, color=color, linewidth=width, label=literal(name))
-    axes.set(xlabel="Left to a person (%)", ylabel=label)
-    if 1 < len(kept) <= NAMED_SITES:
-        axes.legend(fontsize=6)
-    axes.grid(alpha=0.3)
-    open_frame(axes)
-    return figure
 
 
 LEVELS = np.linspace(0.01, 0.99, 99)

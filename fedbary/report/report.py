@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pandas as pd
 from fedbary.errors import SettingError
 from fedbary.figures.document import Document, Markup, code, listed
 from fedbary.figures.run_pictures import partition_heatmap
-from fedbary.report.compared import read_one
+from fedbary.report.judged import Goals
 from fedbary.report.results import (
     CLIENTS,
     NLL,
@@ -24,13 +23,16 @@ from fedbary.report.results import (
     SHOWN,
     UNCERTAINTY,
     Metric,
+    Named,
     Results,
     differences,
     grouped,
     marked,
+    own_models,
     p_value,
     plain,
 )
+from fedbary.report.run import write_run
 from fedbary.runs.failing import verdict
 from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS
 from fedbary.runs.own_code import require_trusted
@@ -57,14 +59,11 @@ ECE, which moves with the draw by as much as methods differ."""
 NAMED = 3
 """The most runs that a caution names."""
 
-Named = list[tuple[str, pd.DataFrame]]
-"""Names of methods with the rows of their runs' results."""
 
+def write_report(results: str | Path, own_code: bool = False, goals: Goals | None = None) -> Path:
+    """Write `report.html`, `report.md` and `figures/` of a results folder, or of a run.
 
-def write_report(results: str | Path, own_code: bool = False) -> Path:
-    """Write `report.html`, `report.md` and `figures/` from a results folder's table, or a run's.
-
-    `own_code` is as for `fedbary.load`.
+    `own_code` is as for `fedbary.load`; `goals` are what a run's thresholds are chosen by.
 
     Returns
     -------
@@ -78,8 +77,10 @@ def write_report(results: str | Path, own_code: bool = False) -> Path:
     """
     results = Path(results)
     of_run = any((results / name).exists() for name in (SETTINGS, METRICS, POSTERIOR))
-    single = of_run and not is_table(results)
-    table = with_methods(read_one(results) if single else read_table(results))
+    if of_run and not is_table(results):
+        write_run(results, own_code, goals or Goals())
+        return results / "report.html"
+    table = with_methods(read_table(results))
     if table.empty:
         raise SettingError("results", str(results), "a folder whose table holds a finished run")
     about = read_about(results)
@@ -139,7 +140,7 @@ def write(results: Results, document: Document, metrics: Sequence[Metric]) -> No
             on what each client holds out."""
         )
         document.table(*_table(named, (*CLIENTS, *_costs(rows)), best=False))
-        _add_own_models(document, named)
+        own_models(document, named)
         _add_uncertainty(document, named, f"{condition}: uncertainty")
     _add_partitions(results, document)
     _add_runs(document, last)
@@ -320,33 +321,6 @@ def _differences_table(
     return [head, *header], [[name, *cells] for name, cells in body.items()]
 
 
-_OWN = re.compile(r"personal\.held_out\.(?!global)(.+)\.weighted_accuracy")
-_DATA = {"held_out": "own data", "shares": "test images of its shares"}
-_PARTS = {"weighted_accuracy": "%", "worst10_accuracy": "worst tenth %"}
-
-
-def _add_own_models(document: Document, named: Named) -> None:
-    """Add a row for each model of the clients' own, and for the global one beside it."""
-    parts = list(itertools.product(_DATA, _PARTS))
-    body = []
-    for name, runs in named:
-        own = [m[1] for c in runs if (m := _OWN.fullmatch(c)) and runs[c].notna().any()]
-        for model in ["global", *own] if own else []:
-            kind, _, weight = model.partition("-")
-            called = f"projected, λ = {weight}" if weight else kind.replace("personal", "own")
-            columns = [f"personal.{data}.{model}.{part}" for data, part in parts]
-            shown = [Metric(c, "", 100, 2).show(runs[c]) if c in runs else "–" for c in columns]
-            body.append([name, called, *shown])
-    if body:
-        document.text(
-            """Models of the clients' own, each beside the global one: on what a client holds out,
-            and on test images drawn with the client's label shares. *Projected* models are the
-            barycentre of a client's posterior, at weight λ, and the global one, at weight 1."""
-        )
-        header = [f"{_DATA[data]}: {_PARTS[part]}" for data, part in parts]
-        document.table(["method", "model", *header], body)
-
-
 def _add_uncertainty(document: Document, named: Named, heading: str) -> None:
     header, body = _table(named, UNCERTAINTY, best=False)
     if len(header) == 3:
@@ -373,9 +347,8 @@ def _add_partitions(results: Results, document: Document) -> None:
     starts = starts.merge(results.last[["run", "condition"]])
     for number, (condition, rows) in enumerate(grouped(starts, "condition"), 1):
         row = rows.sort_values("seed").iloc[0]
-        document.figure(
-            f"partition-{number}",
-            partition_heatmap(np.array(json.loads(row["label_counts"]))),
+        document.figures(
+            [(f"partition-{number}", partition_heatmap(np.array(json.loads(row["label_counts"]))))],
             f"Who holds what: {condition}, seed {row['seed']}.",
         )
 

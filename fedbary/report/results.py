@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedbary.aggregation import RULES
-from fedbary.figures.document import bold
+from fedbary.figures.document import Document, bold
 from fedbary.runs.schema import HELD_OUT, lower_is_better
 from fedbary.scores.stats import corrected, paired, signed_rank
 from fedbary.settings.config import Settings
@@ -102,6 +103,36 @@ UNCERTAINTY = (
     Metric("ood.auroc_mahalanobis", "AUROC % of relative Mahalanobis", 100, 2),
     *(Metric(f"rejection.0.{k}", f"Accuracy %, {k}0 % rejected", 100, 2) for k in (1, 2, 3, 5)),
 )
+
+
+Named = list[tuple[str, pd.DataFrame]]
+"""Names of methods with the rows of their runs' results."""
+
+_OWN = re.compile(r"personal\.held_out\.(?!global)(.+)\.weighted_accuracy")
+_DATA = {"held_out": "own data", "shares": "test images of its shares"}
+_PARTS = {"weighted_accuracy": "%", "worst10_accuracy": "worst tenth %"}
+
+
+def own_models(document: Document, named: Named) -> None:
+    """Add a row for each model of the clients' own, and for the global one beside it."""
+    parts = list(itertools.product(_DATA, _PARTS))
+    body = []
+    for name, runs in named:
+        own = [m[1] for c in runs if (m := _OWN.fullmatch(c)) and runs[c].notna().any()]
+        for model in ["global", *own] if own else []:
+            kind, _, weight = model.partition("-")
+            called = f"projected, λ = {weight}" if weight else kind.replace("personal", "own")
+            columns = [f"personal.{data}.{model}.{part}" for data, part in parts]
+            shown = [Metric(c, "", 100, 2).show(runs[c]) if c in runs else "–" for c in columns]
+            body.append([name, called, *shown])
+    if body:
+        document.text(
+            """Models of the clients' own, each beside the global one: on what a client holds out,
+            and on test images drawn with the client's label shares. *Projected* models are the
+            barycentre of a client's posterior, at weight λ, and the global one, at weight 1."""
+        )
+        header = [f"{_DATA[data]}: {_PARTS[part]}" for data, part in parts]
+        document.table(["method", "model", *header], body)
 
 
 def marked(metric: Metric, means: Sequence[float], shown: Sequence[str]) -> list[str]:
@@ -415,7 +446,8 @@ def _add_arms(last: pd.DataFrame) -> set[str]:
 
 def _settings(last: pd.DataFrame) -> list[dict[str, Any]]:
     """Return each run's settings; those of other runs' methods and models are left out."""
-    runs = settings_of(last).astype(object).fillna("").to_dict("records")
+    runs = settings_of(last).astype(object)
+    runs = runs.where(runs.notna(), "").to_dict("records")
     return [{k: v for k, v in run.items() if v != "" or k in Settings.model_fields} for run in runs]
 
 

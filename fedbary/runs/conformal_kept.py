@@ -89,6 +89,11 @@ def read_sites(folder: Path, height: int, risks: int) -> dict[str, HeldOut]:
         raise SettingError(str(file), error, "the file as the run wrote it") from None
 
 
+def tested(folder: Path) -> dict[str, dict[str, float]]:
+    """Return how a run's sets do on the server's test set, in all and by class."""
+    return dict(json.loads(content_of(folder / CONFORMAL))["test"])
+
+
 def table_of_sites(folder: Path) -> dict[str, list[Any]]:
     """Return each site's examples, coverage and sizes in a run's folder, as columns.
 

@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from fedbary.data.batches import scale_pixels
-from fedbary.data.deal import Shard, evaluation_data
+from fedbary.data.deal import Shard, evaluation_data, training_data
 from fedbary.data.examples import Examples
 from fedbary.data.formats.npz import read_npz_arrays
 from fedbary.data.image_layout import ImageLayout
@@ -339,7 +339,22 @@ class Classes(Task):
 
     def behind(self, prediction: Prediction, labels: Tensor) -> dict[str, str]:
         """Return the lag behind a linear model of the inputs, if it is large."""
-        return _failing.classes_behind(self.held, self.deal, prediction, labels)
+        return _failing.classes_behind(self.rival(), prediction, labels)
+
+    def rival(self) -> _failing.Rival | None:
+        """Return the linear model of the inputs; None if all labels are equal."""
+        return _failing.rival(self.held, self.deal, classes=len(self.signature().classes))
+
+    def simpler(self) -> Iterator[tuple[str, Prediction]]:
+        """Yield the linear model's prediction, and that of the training classes' shares."""
+        if not self.one_class:
+            return
+        if (found := self.rival()) is not None:
+            yield "linear model", _alone(found.answers.exp())
+        labels, classes = training_data(self.held, self.deal)[1], len(self.signature().classes)
+        shares = torch.bincount(labels, minlength=classes) / len(labels)
+        scored = evaluation_data(self.held, self.deal)[1]
+        yield "commonest class", _alone(shares.expand(len(scored), classes))
 
     def _scored_by_sites(self, outcome: Outcome, temperature: float | None) -> Scored:
         """Return the sites' mean scores at temperature 1, weighted by the size of the holdouts."""
@@ -483,3 +498,8 @@ class Classes(Task):
         """Yield the reliability diagram."""
         each, labels = prediction.one_by_one(), y.flatten()
         yield "reliability", reliability_picture(each, labels, self.bins, title)
+
+
+def _alone(probs: Tensor) -> Prediction:
+    """Return the prediction of one network's probabilities."""
+    return Prediction(probs, torch.special.entr(probs).sum(-1), networks=1)

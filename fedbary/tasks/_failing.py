@@ -218,11 +218,14 @@ class Rival:
         Scores of the classes (N, C), or numbers (N, 1).
     seen, examples : int
         Number of training examples that it is fitted to, and of all.
+    noise_var : float
+        Mean squared error of numbers on the former.
     """
 
     answers: Tensor
     seen: int
     examples: int
+    noise_var: float = 0.0
 
     def told(self) -> str:
         """Describe the model."""
@@ -230,11 +233,9 @@ class Rival:
         return f"a linear model, which the server fits to {of} training examples in one place"
 
 
-def classes_behind(
-    held: deal.Dealable, dealt: deal.Deal, prediction: Prediction, labels: Tensor
-) -> dict[str, str]:
+def classes_behind(found: Rival | None, prediction: Prediction, labels: Tensor) -> dict[str, str]:
     """Return ``behind`` with the lag in accuracy, or else in NLL, if it is large."""
-    if (found := rival(held, dealt, classes=prediction.probs.shape[1])) is None:
+    if found is None:
         return {}
     labels = labels.cpu()
     theirs = (found.answers.argmax(1) == labels).double()
@@ -247,12 +248,10 @@ def classes_behind(
     return far_above(-each.log(), cross_entropy(found.answers, labels, reduction="none"), found)
 
 
-def numbers_behind(
-    held: deal.Dealable, dealt: deal.Deal, prediction: Forecast, targets: Tensor
-) -> dict[str, str]:
+def numbers_behind(found: Rival | None, prediction: Forecast, targets: Tensor) -> dict[str, str]:
     """Return ``behind`` with the lag in R², if it is large."""
     var = targets.double().var(correction=0)
-    if not var > 0 or (found := rival(held, dealt)) is None:
+    if not var > 0 or found is None:
         return {}
     theirs, ours = (
         1 - (answers.double() - targets).square() / var
@@ -285,7 +284,8 @@ def rival(held: deal.Dealable, dealt: deal.Deal, classes: int = 0) -> Rival | No
 
     tested = deal.evaluation_data(held, dealt)[0]
     answers = torch.cat([answered(part) for part in tested.split(AT_ONCE)])
-    return Rival(answers, len(rows), len(order))
+    error = 0.0 if classes else float((answer(features)[:, 0] - y).square().mean())
+    return Rival(answers, len(rows), len(order), error)
 
 
 def _logistic(x: Tensor, labels: Tensor, classes: int) -> Callable[[Tensor], Tensor]:

@@ -475,6 +475,10 @@ class Task(ABC):
         groups = evaluation_groups(self.held, self.deal)
         return Examples(*evaluation_data(self.held, self.deal), groups=groups)
 
+    def simpler(self) -> Iterable[tuple[str, Any]]:
+        """Yield simple models' predictions of these examples, by name: what a run should beat."""
+        return ()
+
     @abstractmethod
     def answers(self, prediction: Any, signature: Any) -> dict[str, np.ndarray]:
         """Return the columns of a prediction, (N,) by name."""

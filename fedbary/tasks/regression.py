@@ -213,10 +213,22 @@ class Regression(Rows):
         scores = score(prediction, targets)
         line |= _failing.numbers_failing(scores["rmse"], targets)
         if outcome.round and schema.FAILING not in line:
-            line |= _failing.numbers_behind(self.held, self.deal, prediction, targets)
+            line |= _failing.numbers_behind(self.rival(), prediction, targets)
         rows = RegressionStandardiser(**facts).features(x)
         causes = _failing.causes_in_columns(rows, self.signature().features)
         return Scored(scores, _failing.with_causes(line, causes), prediction)
+
+    def rival(self) -> _failing.Rival | None:
+        """Return the linear model of the rows; None if all targets are equal."""
+        return _failing.rival(self.held, self.deal)
+
+    def simpler(self) -> Iterator[tuple[str, Forecast]]:
+        """Yield the linear model's forecast, and that of the training targets' Gaussian."""
+        y = deal.training_data(self.held, self.deal)[1].double()
+        count = len(deal.evaluation_data(self.held, self.deal)[1])
+        if (found := self.rival()) is not None:
+            yield "linear model", _constant(found.answers[:, 0].double(), found.noise_var)
+        yield "no inputs", _constant(y.mean().expand(count), float(y.var(correction=0)))
 
     def said(self, scores: Mapping[str, float]) -> str:
         """Return NLL, RMSE and coverage."""
@@ -299,6 +311,10 @@ class Regression(Rows):
         """Return the networks that predict, stacked, and the forecast of a standardised batch."""
         draws = Draws(self.settings.samples, Generator().manual_seed(seed))
         return self.predictor.resolved(by, draws.samples).forecasting(by, draws)
+
+
+def _constant(mean: Tensor, var: float) -> Forecast:
+    return Forecast(mean, torch.zeros_like(mean), torch.full_like(mean, var))
 
 
 def read_noise(metrics: Mapping[str, Any], most: int) -> NoiseSums:

@@ -223,6 +223,5 @@ class Text(Classification):
             yield f"{said}; another backbone= may know them"
         yield from super().causes(outcome, prediction, x, y)
 
-    def behind(self, prediction: Prediction, labels: Tensor) -> dict[str, str]:
-        """Return nothing: a linear model of tokens is no rival."""
-        return {}
+    def rival(self) -> None:
+        """Return None: a linear model of tokens is no rival."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,19 +14,14 @@ from torch import Tensor
 
 from fedbary.data.examples import Examples
 from fedbary.errors import SettingError
-from fedbary.figures.run_pictures import rejection_curve
 from fedbary.predictive import Prediction
-from fedbary.predictive.conformal import Thresholds
+from fedbary.predictive.conformal import Thresholds, interval
 from fedbary.scores.coverage import coverage
-from fedbary.scores.metrics import accuracy_after_rejection, means_after_rejection
+from fedbary.scores.intervals import NONE, bootstrap
+from fedbary.tasks import Task, hits_and_sizes
 from fedbary.tasks import groups as rows_of
-from fedbary.tasks import hits_and_sizes
 from fedbary.texts import cut
 from fedbary.trained.run import Trained
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 CONFIDENCE = 0.95
 """Confidence of the upper bound beside an error rate."""
@@ -102,22 +96,22 @@ def referral(prediction: Prediction, y: Tensor, error_rate: float) -> Referral:
 MOST_GROUPS = 50
 """Most different values of a column of groups; one with more is refused as numbers or names."""
 
-LONGEST_ENDING = 60
-"""Characters of a group in a line, in a picture and in its name."""
-
-REJECTED = tuple(part / 20 for part in range(19))
-"""Fractions of the examples that are rejected, most uncertain first."""
+LONGEST_GROUP = 60
+"""Characters of a group in a line."""
 
 
 def scores(
     trained: Trained, prediction: Any, examples: Examples, by: str | None = None
 ) -> dict[str, list[Any]]:
-    """Score a prediction, in all and by a column; warn of classes that a mean leaves out.
+    """Score a prediction, in all and for each value of a column, with 95 % intervals.
+
+    It warns of classes that a mean leaves out.
 
     Returns
     -------
     dict
-        Columns: ``group``, ``examples`` and the scores; the first row is of all.
+        Columns: ``group``, ``examples`` and the scores, each with its ``_low`` and its ``_high``;
+        the first row is of all. Examples that may not be independent have no intervals.
 
     Raises
     ------
@@ -126,22 +120,76 @@ def scores(
     """
     assert examples.y is not None
     table: dict[str, list[Any]] = {"group": [], "examples": []}
+    units, known = units_of(examples), not trained.doubt(examples)
     for name, index in groups(examples, by).items():
         part = _part(prediction, examples.y, index)
-        found = trained.task.judged(*part)
         if gone := trained.task.left_out(*part):
             warnings.warn(f"{name}: {gone}", stacklevel=2)
+        found = judged(trained.task, {"": part[0]}, part[1], units[index], known)[""]
         table["group"].append(name)
         table["examples"].append(len(index))
-        for score, value in found.items():
-            table.setdefault(score, []).append(value)
+        for score, (value, low, high) in found.items():
+            for ending, number in (("", value), ("_low", low), ("_high", high)):
+                table.setdefault(f"{score}{ending}", []).append(number)
     return table
+
+
+Judged = tuple[float, float, float]
+"""A score, and the ends of its 95 % interval; NaN where there is none."""
+
+
+def judged(
+    task: Task, predictions: Mapping[str, Any], y: Tensor, units: Tensor, known: bool = True
+) -> dict[str, dict[str, Judged]]:
+    """Score predictions of the same examples, with 95 % intervals.
+
+    The interval of an accuracy is Clopper and Pearson's where each example stands alone. Other
+    intervals are those of `bootstrap`. The draws are the same for all predictions: after the first
+    prediction, each further one has its difference too, ``first − other``.
+
+    Parameters
+    ----------
+    task
+        What scores.
+    predictions
+        Predictions of the examples, by a name.
+    y, units
+        Targets, and the group of each example (N,), see `units_of`.
+    known
+        Whether the groups are independent; if not there are no intervals.
+    """
+    first = next(iter(predictions))
+
+    def scored(index: Tensor) -> dict[tuple[str, str], float]:
+        found = {n: task.judged(*_part(held, y, index)) for n, held in predictions.items()}
+        apart = {
+            f"{first} − {n}": {k: found[first][k] - v for k, v in other.items()}
+            for n, other in found.items()
+            if n != first
+        }
+        return {(n, k): v for n, one in (found | apart).items() for k, v in one.items()}
+
+    whole = scored(torch.arange(len(units)))
+    ends = bootstrap(scored, units) if known else dict.fromkeys(whole, NONE)
+    alone = len(units.unique()) == len(units)
+    table: dict[str, dict[str, Judged]] = {}
+    for (name, score), value in whole.items():
+        held = ends[name, score]
+        if score == "accuracy" and name in predictions and y.ndim == 1 and known and alone:
+            held = interval(round(value * len(y)), len(y))
+        table.setdefault(name, {})[score] = (value, *held)
+    return table
+
+
+def units_of(examples: Examples) -> Tensor:
+    """Return the group of each example (N,); different numbers where each stands alone."""
+    return torch.arange(len(examples.x)) if examples.groups is None else examples.groups
 
 
 def groups(examples: Examples, by: str | None) -> dict[str, Tensor]:
     """Return the places of all examples, and of those of each value of a column.
 
-    A value that is a long text is cut, so that it fits into a line and a picture.
+    A value that is a long text is cut, so that it fits into a line.
 
     Raises
     ------
@@ -159,41 +207,10 @@ def groups(examples: Examples, by: str | None) -> dict[str, Tensor]:
     if len(names) > MOST_GROUPS:
         raise SettingError("by", by, f"a column of at most {MOST_GROUPS} different values")
     for number, name in enumerate(names, 1):
-        group = cut(f"{by}={name}", LONGEST_ENDING)
+        group = cut(f"{by}={name}", LONGEST_GROUP)
         group = f"{group} ({number})" if group in found else group
         found[group] = torch.from_numpy(np.flatnonzero(values == name))
     return found
-
-
-def pictures(
-    trained: Trained, prediction: Any, examples: Examples, by: str | None = None
-) -> Iterator[tuple[str, Figure]]:
-    """Yield the task's pictures, for all and for each group, and the rejection curve."""
-    assert examples.y is not None
-    curves, parts = {}, groups(examples, by)
-    for (name, index), ending in zip(parts.items(), _endings(parts), strict=True):
-        part, y = _part(prediction, examples.y, index)
-        for kind, figure in trained.task.judgement(part, y, "Global model, these examples"):
-            if ending:
-                figure.suptitle(name, fontsize=9, parse_math=False)
-            yield f"{kind}{ending}", figure
-        curves[name] = _after_rejection(part, y)
-    unit = "Accuracy on the rest (%)" if isinstance(prediction, Prediction) else "RMSE on the rest"
-    yield "rejection", rejection_curve(REJECTED, curves, unit)
-
-
-def _endings(groups: Iterable[str]) -> list[str]:
-    """Return the endings of the pictures' names: empty for all, ``-sex=f`` for a group.
-
-    Characters that no file name should hold become a dash. If two names are then alike, capital or
-    small letters, the second gets a number.
-    """
-    endings = [""]
-    for number, group in enumerate(list(groups)[1:], 1):
-        name = re.sub(r"[^\w.=]+", "-", group)[:LONGEST_ENDING].strip("-.")
-        alike = f"-{name}".casefold() in (ending.casefold() for ending in endings)
-        endings.append(f"-{name}-{number}" if alike else f"-{name}")
-    return endings
 
 
 def _part(prediction: Any, y: Tensor, index: Tensor) -> tuple[Any, Tensor]:
@@ -203,16 +220,6 @@ def _part(prediction: Any, y: Tensor, index: Tensor) -> tuple[Any, Tensor]:
     device = next(iter(told.values())).device
     index, y = index.to(device), y.to(device)
     return replace(prediction, **{name: tensor[index] for name, tensor in told.items()}), y[index]
-
-
-def _after_rejection(prediction: Any, y: Tensor) -> list[float]:
-    """Return the accuracy in per cent, or the RMSE, on the kept examples at each of `REJECTED`."""
-    if isinstance(prediction, Prediction):
-        y, prediction = y.flatten(), prediction.one_by_one()
-        kept = accuracy_after_rejection(prediction.probs, y, prediction.entropy, REJECTED)
-        return [100 * accuracy for accuracy in kept]
-    squares = (prediction.mean - y).square()
-    return [error**0.5 for error in means_after_rejection(squares, prediction.var, REJECTED)]
 
 
 # Conformal sets and intervals

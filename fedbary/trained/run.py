@@ -159,6 +159,15 @@ class Trained:
             self.data.require_scored(examples.x, examples.y, self.settings.dataset)
         return examples
 
+    def as_scored(self, examples: Examples) -> Any:
+        """Predict by the very networks that scored the run: its scores are those of its metrics.
+
+        `predict` draws other networks of the same posterior.
+        """
+        task, number = self.task, self.line[ROUND]
+        seed = task.seed("predict-global", number)
+        return task.predict(self._outcome, examples.x, self.facts, seed)
+
     def trained_on(self, examples: Examples) -> Tensor:
         """Return which examples equal a training example, (N,) bool."""
         if self.data is None:

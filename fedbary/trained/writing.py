@@ -76,7 +76,8 @@ def only_writer(output: Path, others: Iterable[Path] = (), force: bool = False) 
 def written_whole(folder: Path, force: bool = False) -> Iterator[Path]:
     """Yield a temporary folder to fill; its files move to `folder` at the end, all at once.
 
-    With `force` files of the same names in an existing `folder` are replaced; the others stay. One
+    With `force` files and folders of the same names in an existing `folder` are replaced; the
+    others stay. One
     command does so at a time, see `only_writer`.
     """
     folder = folder.resolve()

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from fedbary.figures.courses import courses
+from fedbary.figures.judged import confusion, precision_recall
 from fedbary.figures.roc_curves import roc_curves
-from fedbary.figures.run_pictures import rejection_curve, reliability_diagram
+from fedbary.figures.run_pictures import reliability_diagram
 from fedbary.figures.sheet import contact_sheet
 from fedbary.figures.spared import spared
 from fedbary.scores.metrics import Reliability, Roc
-from fedbary.trained.judgement import _endings
 
 NAMES = ["b$1_$2", "$1_$5", "$10", r"$\frac$", r"a\$b$", "$$", "a$"]
 
@@ -25,7 +25,8 @@ def pictures():
     yield roc_curves(dict.fromkeys(NAMES, curve), 0.95, NAMES[0])
     yield contact_sheet(np.zeros((len(NAMES), 1, 5, 5)), NAMES, np.arange(len(NAMES)))
     yield courses(table, [("nll", 1, "NLL", "black")])
-    yield rejection_curve([0, 0.5], dict.fromkeys(NAMES, [1, 2]), "RMSE")
+    yield confusion(np.eye(len(NAMES), dtype=int), NAMES)
+    yield precision_recall(curve, NAMES[0])
     yield reliability_diagram(diagram, NAMES[0])
 
 
@@ -41,11 +42,3 @@ def test_a_failure_is_one_line():
     assert said == ["roc.png: not drawn, ValueError: a formula that ends nowhere"]
     with pytest.raises(KeyboardInterrupt), spared("roc.png", said.append):
         raise KeyboardInterrupt
-
-
-def test_pictures_of_groups_have_different_names_of_one_folder():
-    groups = ["all", "sex=f", "sex=F", "sex=f/..", "a b", "a/b", "a b-5", "x=" + 300 * "y", "…"]
-    endings = _endings(groups)
-    assert endings[:2] == ["", "-sex=f"] and len(endings) == len(groups)
-    assert len({ending.casefold() for ending in endings}) == len(groups)
-    assert not any(set(ending) & set('/\\:*?"<>| ') or len(ending) > 80 for ending in endings)

@@ -18,7 +18,7 @@ import fedbary
 from fedbary.commands import use
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import completed
-from fedbary.trained.judgement import pictures, scores, set_columns
+from fedbary.trained.judgement import scores, set_columns
 
 COMMANDED = ("cnn plain", "lora gaussian", "sets lac")
 FORGETFUL = ("LDA", "Ridge", "laplace full")
@@ -35,7 +35,7 @@ def used(name, run):
         **scores(trained, prediction, examples),
         **set_columns(trained, examples, None, None),
     }
-    drawn = dict(pictures(trained, prediction, examples, None))
+    drawn = dict(trained.task.judgement(prediction, examples.y, ""))
     device = next(iter(trained.network.state_dict().values())).device.type
     if name in COMMANDED:
         np.savez(run / "x.npz", x=examples.x.numpy(), y=examples.y.numpy())

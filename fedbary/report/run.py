@@ -1,0 +1,353 @@
+"""The report of a single run: what it is, its scores with intervals, what they leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedbary.data.examples import Examples
+from fedbary.data.layout import Layout
+from fedbary.errors import SettingError
+from fedbary.figures.document import Document, code
+from fedbary.figures.run_pictures import learning_curves, partition_heatmap
+from fedbary.report.judged import (
+    LABELS,
+    Goals,
+    add_groups,
+    add_judgement,
+    add_scores,
+    add_sets,
+    label,
+    percent,
+    shown,
+)
+from fedbary.report.results import UNCERTAINTY, own_models, plain, written
+from fedbary.runs import schema
+from fedbary.runs.conformal_kept import table_of_sites, tested
+from fedbary.runs.failing import verdict
+from fedbary.runs.location import SETTINGS, is_deployed
+from fedbary.runs.progress import duration
+from fedbary.settings.config import bookkeeping, read_yaml
+from fedbary.settings.owners import owned
+from fedbary.study.table import public, read_run, result_rows
+from fedbary.tasks import Task
+from fedbary.trained import load
+from fedbary.trained.judgement import Judged, judged, scores, units_of
+from fedbary.trained.run import Trained
+
+MOST_LEVELS = 8
+"""Levels of a column up to which each is a group of the report."""
+
+SEVERAL = 10
+"""Names in a table or a sentence; more are counted."""
+
+
+def write_run(folder: Path, own_code: bool, goals: Goals) -> None:
+    """Write a run's `report.html`, `report.md` and `figures/` into its folder.
+
+    The test rows are read again, and predicted by the networks that scored the run. Where they are
+    not here, the scores are those that the sites sent of what they hold out.
+
+    Raises
+    ------
+    SettingError, RunError
+        As `fedbary.load`.
+    """
+    trained = load(folder, own_code)
+    made = read_yaml(folder / SETTINGS)
+    document = Document(folder, folder.resolve().name)
+    cautions: list[str] = []
+    examples, why = _test_rows(trained)
+    if examples is None:
+        summary = why
+        cautions.append(f"{why}. fedbary evaluate {folder} DATA scores labelled rows of your own")
+        add_run(document, trained, made, folder, summary, 0)
+    else:
+        cautions += _add_scored(document, trained, made, folder, examples, goals)
+    _add_sites(document, trained)
+    cautions += _add_sets(document, trained, folder)
+    _add_temperature(document, trained)
+    _add_rest(document, trained, folder)
+    document.heading("Cautions")
+    document.bullets([*cautions, *_cautions(trained, examples)])
+    _add_settings(document, trained, made, folder)
+    document.write()
+
+
+def _test_rows(trained: Trained) -> tuple[Examples | None, str]:
+    """Return the rows that scored the run; or None, and why they are not here."""
+    try:
+        examples = trained.evaluation_examples()
+    except SettingError as error:
+        return None, f"The test rows are not here ({error})"
+    if isinstance(layout := trained.signature, Layout):
+        examples = replace(examples, columns=levels_of(examples.x, layout))
+    return examples, ""
+
+
+def levels_of(x: Tensor, layout: Layout) -> dict[str, np.ndarray]:
+    """Return the level of each row (N, D) in each column of a few levels, by the column's name."""
+    found, place = {}, 0
+    for name, levels in layout.columns:
+        if 1 < len(levels) <= MOST_LEVELS:
+            part = x[:, place : place + len(levels)]
+            words = np.array([*levels, "missing"], dtype=object)
+            at = part.nan_to_num().argmax(1).where(part.isfinite().all(1), len(levels))
+            found[name] = words[at.numpy()]
+        place += max(1, len(levels))
+    return found
+
+
+def _add_scored(
+    document: Document,
+    trained: Trained,
+    made: Mapping[str, Any],
+    folder: Path,
+    examples: Examples,
+    goals: Goals,
+) -> list[str]:
+    """Add what the test rows show; return cautions."""
+    task, y = trained.task, examples.y
+    assert y is not None
+    prediction, doubt = trained.as_scored(examples), trained.doubt(examples)
+    others = dict(task.simpler())
+    found = judged(task, {"this model": prediction, **others}, y, units_of(examples), not doubt)
+    add_run(document, trained, made, folder, _summary(found, task), len(y))
+    document.heading("Scores")
+    document.text(
+        """On {rows} test rows{groups}, with 95 % intervals: Clopper and Pearson's for an accuracy,
+        by drawing the rows anew for other scores. {rival}""",
+        rows=len(y),
+        groups=f" of {len(units_of(examples).unique())} groups"
+        if examples.groups is not None
+        else "",
+        rival="The linear model is fitted to all training rows in one place."
+        if "linear model" in others
+        else "",
+    )
+    add_scores(document, found, task)
+    cautions = add_judgement(
+        document, task, prediction, y, tuple(trained.signature.classes), goals, not doubt
+    )
+    if examples.columns:
+        document.heading("By group")
+        of_columns = [scores(trained, prediction, examples, name) for name in examples.columns]
+        names = of_columns[0]
+        joined = {name: [v for one in of_columns for v in one[name]] for name in names}
+        add_groups(document, joined, task)
+    return [*cautions, *([f"{doubt}: scores have no intervals"] if doubt else [])]
+
+
+def _summary(found: Mapping[str, Mapping[str, Judged]], task: Task) -> str:
+    """Return what the scores say, in two or three sentences."""
+    own = found["this model"]
+    if task.numbers:
+        first, unit = "rmse", "The RMSE is {}"
+    else:
+        first, unit = "accuracy", "{} % of the test rows are predicted right"
+    said = [unit.format(shown(label(first, task), own[first]))]
+    if "auroc" in own:
+        said.append(f"The AUROC is {shown(label('auroc', task), own['auroc'])} %")
+    for name, other in found.items():
+        if name.startswith("this model − ") and "nll" in other:
+            gap = other["nll"]
+            sure = "" if gap[1] > 0 or gap[2] < 0 else ", which may be chance"
+            than = name.removeprefix("this model − ")
+            worse = "higher (worse)" if gap[0] > 0 else "lower (better)"
+            size = shown(label("nll", task), (abs(gap[0]), *_ends(gap)))
+            said.append(f"The NLL is by {size} {worse} than that of the {than}{sure}")
+    return ". ".join(said)
+
+
+def _ends(gap: Judged) -> tuple[float, float]:
+    """Return the interval of a difference's size."""
+    return (gap[1], gap[2]) if gap[0] > 0 else (-gap[2], -gap[1])
+
+
+def add_run(
+    document: Document,
+    trained: Trained,
+    made: Mapping[str, Any],
+    folder: Path,
+    summary: str,
+    tested: int,
+) -> None:
+    """Add the first sections: the answer, what the run is, and who holds what."""
+    if summary:
+        document.text("**{summary}.**", summary=summary)
+    settings, line = trained.settings, trained.line
+    counts, sites = np.array(made["label_counts"]), [str(site) for site in made["sites"]]
+    classes = [str(name) for name in trained.signature.classes]
+    seconds = sum(each[schema.SECONDS] for each in trained.rounds)
+    real = is_deployed(folder)
+    data = written(Path(settings.dataset).name)
+    network = f"{settings.model}, {sum(p.numel() for p in trained.network.parameters()):,} weights"
+    best = line[schema.ROUND] != trained.rounds[-1][schema.ROUND]
+    predicted = f"{settings.strategy}, Gaussian layers: {settings.bayesian_layers}"
+    held = who_holds_what(trained, sites, counts, classes)
+    rows = [
+        ["data", data if data != "none" else "the sites' own"],
+        ["rows at the sites", ", ".join(_totals(*held))],
+        ["task", settings.task],
+        ["sites", f"{len(sites)} {'real' if real else 'simulated'}"],
+        ["model", network],
+        ["method", predicted],
+        [
+            "rounds",
+            f"{trained.rounds[-1][schema.ROUND]}"
+            + (f", the model is of round {line[schema.ROUND]}" if best else ""),
+        ],
+        ["began, took", f"{made['started']}, {duration(seconds)}"],
+        ["test rows", str(tested) if tested else "none here"],
+    ]
+    document.table(["this run", folder.resolve().name], rows)
+    document.heading("Data")
+    document.table(*held, "" if len(sites) <= SEVERAL else f"All {len(sites)} sites")
+    if counts.size and counts.ndim == 2 and len(classes) > 2:
+        drawn = partition_heatmap(counts, sites if real else (), classes)
+        document.figures([("partition", drawn)], "Examples of each class at each site.")
+
+
+def who_holds_what(
+    trained: Trained, sites: Sequence[str], counts: np.ndarray, classes: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
+    """Return a row a site: what it holds, what it trains on and what it holds out."""
+    line = next((one for one in reversed(trained.rounds) if one.get(schema.CLIENTS)), {})
+    trains = {one["site"]: one["num-examples"] for one in line.get(schema.CLIENTS, ())}
+    told = trained.line.get(schema.HELD_OUT, {}).get("clients", ())
+    held_out = {one["site"]: one["num-examples"] for one in told}
+    shown_classes = list(classes) if 0 < len(classes) <= 4 and counts.ndim == 2 else []
+    body = []
+    for at, site in enumerate(sites):
+        own = counts[at].tolist() if counts.ndim == 2 else []
+        known = trains.get(site, 0), held_out.get(site, 0)
+        each = own if shown_classes else []
+        body.append([site, *map(str, (sum(own) or sum(known), *each, *known))])
+    return ["site", "rows", *shown_classes, "trains on", "holds out"], body
+
+
+def _totals(head: Sequence[str], body: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the sums of a table's columns, rows and classes."""
+    for at, name in enumerate(head[1:-2], 1):
+        total = sum(int(row[at]) for row in body)
+        yield f"{total:,}" if name == "rows" else f"{total:,} {name}"
+
+
+def _add_sites(document: Document, trained: Trained) -> None:
+    """Add the scores that each site sent of what it holds out."""
+    told, task = trained.line.get(schema.HELD_OUT, {}).get("clients", ()), trained.task
+    if not told:
+        return
+    names = [n for n in ("nll", "auroc", "sensitivity", "ece") if any(n in one for one in told)]
+    body = [
+        [
+            str(one["site"]),
+            str(one["num-examples"]),
+            percent(round(one["accuracy"] * one["num-examples"]), one["num-examples"]),
+            *(shown(label(n, task), (one.get(n, np.nan), np.nan, np.nan)) for n in names),
+        ]
+        for one in told
+        if "accuracy" in one
+    ]
+    document.heading("By site")
+    document.text(
+        """The global model on the rows that each site holds out. A site sends sums alone, so that
+        only an accuracy has its interval. {bare}""",
+        bare="These scores are without the temperature."
+        if schema.TEMPERATURE in trained.line
+        else "",
+    )
+    head = ["site", "held out", "Accuracy, %", *(label(name, task).label for name in names)]
+    document.table(head, body, "" if len(body) <= SEVERAL else f"All {len(body)} sites")
+
+
+def _add_sets(document: Document, trained: Trained, folder: Path) -> list[str]:
+    """Add the sets' coverage of test rows and of each site's rows; return cautions."""
+    if not trained.sites:
+        return []
+    rows = [(name, scores, "coverage") for name, scores in tested(folder).items()]
+    sites = table_of_sites(folder)
+    for at, site in enumerate(sites["site"]):
+        own = {key: values[at] for key, values in sites.items()}
+        rows.append((f"{site}, by the other sites' thresholds", own, "covered_by_others"))
+    return add_sets(document, trained, rows, trained.thresholds().level)
+
+
+def _add_temperature(document: Document, trained: Trained) -> None:
+    """Add what the temperature changes."""
+    line, task = trained.line, trained.task
+    if schema.TEMPERATURE not in line:
+        return
+    document.heading("Temperature")
+    document.text(
+        "Probabilities are taken to the power 1/T with T = {t}, fitted on what sites hold out.",
+        t=f"{line[schema.TEMPERATURE]:.3g}",
+    )
+    before = line.get(schema.UNTEMPERED, {})
+    body = [
+        [
+            label(name, task).label,
+            *(shown(label(name, task), (v, np.nan, np.nan)) for v in (old, line[name])),
+        ]
+        for name, old in before.items()
+        if name in LABELS and line.get(name) is not None and old is not None
+    ]
+    if body:
+        document.table(["on the test rows", "T = 1", "this T"], body)
+
+
+def _add_rest(document: Document, trained: Trained, folder: Path) -> None:
+    """Add the rounds, the uncertainties and the clients' own models."""
+    document.heading("Rounds")
+    document.figures(
+        [("learning-curves", learning_curves(trained.rounds, trained.task.curves))],
+        "Scores after each round.",
+    )
+    last = result_rows(read_run(folder.resolve().name, folder))
+    known = [m for m in UNCERTAINTY if m.column in last and last[m.column].notna().all()]
+    known = [m for m in known if not m.column.startswith("rejection")]
+    if known:
+        document.heading("Uncertainty")
+        document.table(["", "mean"], [[m.label, m.show(last[m.column])] for m in known])
+    own_models(document, [(trained.settings.strategy, last)])
+
+
+def _cautions(trained: Trained, examples: Examples | None) -> Iterator[str]:
+    """Yield what a reader should know before using the model."""
+    if said := verdict(trained.line):
+        yield said
+    yield from trained.rounds[0].get(schema.CAUTIONS, ())
+    later = trained.rounds[1:]
+    if skipped := sum(bool(one.get(schema.SKIPPED)) for one in later):
+        yield f"{skipped} of {len(later)} rounds were skipped, for want of admitted replies"
+    if refused := sum(len(one.get(schema.REFUSED, ())) for one in later):
+        first = next(one[schema.REFUSED][0] for one in later if one.get(schema.REFUSED))
+        yield f"{refused} replies were refused; the first: {first}"
+    if silent := {name for one in later for name in one.get(schema.UNANSWERED, ())}:
+        yield f"Sites that left a question open: {', '.join(sorted(silent)[:SEVERAL])}"
+    if trained.sites and (lacking := trained.lacking()):
+        yield lacking
+    if examples is not None and (old := int(trained.trained_on(examples).sum())):
+        yield f"{old} of {len(examples.x)} test rows are equal to rows trained on"
+    yield "Intervals are of the rows alone. Another site or later data may differ more"
+    yield "It is one run of one seed. fedbary sweep repeats it and shows how much seeds differ"
+
+
+def _add_settings(
+    document: Document, trained: Trained, made: Mapping[str, Any], folder: Path
+) -> None:
+    """Add every setting and version; how data were dealt is not said of real sites."""
+    document.heading("Settings and versions")
+    settings = public(made["settings"])
+    idle = set(bookkeeping())
+    if is_deployed(folder):
+        idle |= {"partition", "min_examples", *owned("partition", str(settings.get("partition")))}
+    rows = [[code(key), plain(value)] for key, value in settings.items() if key not in idle]
+    about = {"commit": made["commit"], "device": made["device"], **made["versions"]}
+    rows += [[code(key), plain(value)] for key, value in about.items()]
+    document.table(["setting or version", "value"], rows, f"All {len(rows)}")

@@ -1,0 +1,106 @@
+"""The report of one run: its scores are the run's, with what fits the kind of prediction."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedbary import load
+from fedbary.report.report import write_report
+from fedbary.server_app.engine.inline import run_inline
+from fedbary.settings.config import resolve
+
+QUICK = {"engine": "inline", "clients": 2, "rounds": 1, "pictures": False, "samples": 5}
+RISK = {"task": "tables", "holdout": 0.3, "calibrate": "temperature", "conformal": 0.8}
+KINDS = {
+    "risk": {**RISK, "dataset": "rare.csv", "target": "died", "partition": "iid"},
+    "classes": {"dataset": "digits", "model": "mlp", "holdout": 0.2},
+    "numbers": {"task": "regression", "protocol": "regression-vi", "partition": "iid"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kinds")
+
+
+@pytest.fixture(scope="module")
+def reports(folder):
+    """A run's folder and its report's text, by the kind of prediction."""
+    rng = np.random.default_rng(0)
+    x, ward = rng.normal(size=400), rng.choice(["east", "west"], 400)
+    died = np.where(rng.random(400) < 1 / (1 + np.exp(2 - 1.5 * x)), "yes", "no")
+    pd.DataFrame({"x": x, "ward": ward, "died": died}).to_csv(folder / "rare.csv", index=False)
+    found = {}
+    for kind, words in KINDS.items():
+        if "csv" in words.get("dataset", ""):
+            words = {**words, "dataset": str(folder / words["dataset"])}
+        run_inline(resolve({**QUICK, **words}), folder / kind)
+        found[kind] = write_report(folder / kind).with_suffix(".md").read_text()
+    return found
+
+
+def table_after(text, heading):
+    """The first table after a heading: its rows by their first cell."""
+    part = text.partition(f"# {heading}\n")[2]
+    (block,) = re.findall(r"(?:^\|.*\n)+", part, re.M)[:1]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in block.splitlines()]
+    return {row[0]: row[1:] for row in [rows[0], *rows[2:]]}
+
+
+def number(cell):
+    return float(re.match(r"[-\d.]+", cell)[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_scores_are_those_of_the_run_and_lie_in_their_intervals(reports, folder, kind):
+    line = json.loads((folder / kind / "metrics.jsonl").read_text().splitlines()[-1])
+    table = table_after(reports[kind], "Scores")
+    for label, name, scale in (("NLL, nats", "nll", 1), ("Accuracy, %", "accuracy", 100)):
+        if name in line:
+            cell = table[label][0]
+            assert number(cell) == pytest.approx(scale * line[name], abs=0.051)
+            low, high = map(float, re.findall(r"\[(.+), (.+)\\\]", cell)[0])
+            assert low <= number(cell) <= high
+    trained = load(folder / kind)
+    examples = trained.evaluation_examples()
+    scores = trained.task.judged(trained.as_scored(examples), examples.y)
+    assert {name: line[name] for name in scores} == pytest.approx(scores, rel=1e-5)
+
+
+def test_a_risk_has_its_calibration_thresholds_groups_sites_sets_and_temperature(reports):
+    text = reports["risk"]
+    for heading in ("Risk of yes", "By group", "By site", "Conformal sets", "Temperature"):
+        assert text.count(f"## {heading}\n") == 1
+    for picture in ("calibration", "roc", "precision-recall", "decision"):
+        assert f"![{picture}]" in text
+    thresholds = table_after(text, "Thresholds")
+    assert number(thresholds["at least 90 % of yes found"][4]) >= 90
+    assert number(thresholds["at most 5 % alerts"][1]) <= 50
+    groups = table_after(text, "By group")
+    assert list(groups) == ["group", "all", "ward=east", "ward=west"]
+    assert sum(int(groups[f"ward={ward}"][0]) for ward in ("east", "west")) == int(groups["all"][0])
+
+
+def test_cautions_come_last_and_once(reports):
+    for text in reports.values():
+        headings = re.findall(r"^## (.+)$", text, re.M)
+        assert headings[-2:] == ["Cautions", "Settings and versions"]
+        cautions = re.findall(r"^- (.+)$", text.partition("## Cautions")[2], re.M)
+        assert cautions and len(set(cautions)) == len(cautions)
+
+
+def test_classes_have_a_confusion_matrix_and_numbers_their_pit(reports):
+    assert "![confusion]" in reports["classes"] and "![reliability]" in reports["classes"]
+    assert "![pit]" in reports["numbers"] and "![residuals]" in reports["numbers"]
+    assert "linear model" in reports["numbers"] and "commonest class" in reports["classes"]
+
+
+def test_rows_that_are_gone_are_said_and_the_sites_scores_stay(reports, folder):
+    (folder / "rare.csv").rename(folder / "gone.csv")
+    text = write_report(folder / "risk").with_suffix(".md").read_text()
+    (folder / "gone.csv").rename(folder / "rare.csv")
+    assert "The test rows are not here" in text and "fedbary evaluate" in text
+    assert "## By site" in text and "## Scores" not in text
