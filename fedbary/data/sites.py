@@ -26,6 +26,9 @@ class Limits:
     ----------
     min_rows : int
         Rows below which it answers nothing.
+    min_cell : int
+        Rows of a class, below which it answers nothing unless there are none; and of a level, or of
+        a value of two, below which it leaves out its rows. Statistics of tables keep this limit.
     max_columns : float
         Columns for each row above which it answers nothing.
     budget : float
@@ -33,6 +36,7 @@ class Limits:
     """
 
     min_rows: int = 10
+    min_cell: int = 5
     max_columns: float = 0.33
     budget: float = 0.25
 
@@ -81,8 +85,8 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
 
     Known keys: ``data-path``; ``partition-id`` with ``num-partitions``; ``name``, by default a
     digest of the path, which does not show it; ``cpus``; ``state-path``; ``withhold``, words of
-    `WITHHOLDABLE` with spaces between, or ``all``; ``min-rows``, ``max-columns`` and ``budget``,
-    the numbers of `Limits`. Other keys are ignored.
+    `WITHHOLDABLE` with spaces between, or ``all``; ``min-rows``, ``min-cell``,
+    ``max-columns`` and ``budget``, the numbers of `Limits`. Other keys are ignored.
 
     Raises
     ------

@@ -31,6 +31,7 @@ from fedbary.data import deal
 from fedbary.data.deal import Shard, Split
 from fedbary.data.examples import Examples
 from fedbary.data.image_layout import parse_classes
+from fedbary.data.sites import Limits, Site
 from fedbary.data.standardise import Standardiser, Sums
 from fedbary.data.tables import Choice, Layout, load, load_labelled, perhaps, plain
 from fedbary.data.terms import Design, Factor, Term, parse, require_columns
@@ -259,6 +260,40 @@ class Glm(Rows):
         return rows, y, len(x)
 
     # At a client
+
+    def disclosure(self, site: Site) -> Limits:
+        """Return what a site tells of its rows at most."""
+        return site.limits or Limits()
+
+    def shard(self, site: Site, signature: Layout) -> Shard:
+        """Return a site's rows; of its own rows without those of rare levels."""
+        held = super().shard(site, signature)
+        if site.partition is not None:
+            return held
+        least = self.disclosure(site).min_cell
+        kept = common_rows(held.x, least)
+        held = replace(held, x=held.x[kept], y=held.y[kept])
+        few = [count for count in self._events(held).tolist() if 0 < count < least]
+        if few or not len(held.y):
+            allowed = f"{least} rows or more, of each class or event, or none"
+            raise SettingError("rows", f"{min(few, default=0):.0f}", allowed)
+        return held
+
+    def _events(self, held: Shard) -> Tensor:
+        """Return a site's rows of each class; empty where there are none."""
+        return torch.bincount(held.y) if self.family.classes else torch.zeros(0)
+
+    def site_notes(self, site: Site, signature: Layout) -> tuple[str, ...]:
+        """Return lines on a site's own table."""
+        notes = super().site_notes(site, signature)
+        if site.partition is not None:
+            return notes
+        least = self.disclosure(site).min_cell
+        gone = int((~common_rows(self.load(site.data_path, signature).x, least)).sum())
+        said = (
+            f"{gone} rows hold a level, or one of two values, of fewer than {least} rows: left out"
+        )
+        return (*notes, said) if gone else notes
 
     def make_model(self, signature: Layout) -> nn.Module:
         """Return a linear layer of zeros; without a common intercept it has no bias."""
@@ -610,6 +645,25 @@ def _references(text: str) -> dict[str, str]:
         found[match[1] or match[2]] = match[3] or match[4]
         place = match.end()
     return found
+
+
+def common_rows(x: Tensor, least: int) -> Tensor:
+    """Return a mask (N,) of the rows without a value of a 0/1 column that fewer than `least` have.
+
+    Rows leave until each value of each such column has `least` rows or none.
+    """
+    kept = torch.ones(len(x), dtype=torch.bool)
+    binary = ((x == 0) | (x == 1)).all(0)
+    while True:
+        held, rows = x[kept][:, binary], int(kept.sum())
+        ones = held.sum(0)
+        few = torch.stack([(0 < n) & (n < least) for n in (rows - ones, ones)])
+        gone = (
+            torch.stack([few[0] & (x[:, binary] == 0), few[1] & (x[:, binary] == 1)]).any(0).any(1)
+        )
+        if not (gone & kept).any():
+            return kept
+        kept &= ~gone
 
 
 @functools.lru_cache(maxsize=8)

@@ -140,7 +140,7 @@ class Survival(Glm):
         """True if all sites share a baseline."""
         return self.own.family == "hazard" and self.own.intercepts != "site"
 
-    has_bias = False  # type: ignore[assignment]
+    has_bias = False
 
     @property
     def baselines(self) -> int:
@@ -196,6 +196,10 @@ class Survival(Glm):
     def loss(self, facts: Facts) -> Loss:
         """Return the mean negative log-likelihood."""
         return Cox() if self.own.family == "cox" else super().loss(facts)
+
+    def _events(self, held: Shard) -> Tensor:
+        """Return a site's number of events."""
+        return self._event(held.x, self.signature()).sum()[None]
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return rows, or their parts by interval, with the terms' and the intervals' columns."""

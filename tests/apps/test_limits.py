@@ -4,8 +4,12 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
-from runs_of import INLINE
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from runs_of import INLINE, posterior, same
 from runs_of import lines as lines_of
 
 from fedbary import client_app
@@ -14,6 +18,7 @@ from fedbary.errors import SettingError
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
+from fedbary.tasks.glm import common_rows
 
 LAPLACE = {
     **INLINE, "task": "tables", "target": "out", "model": "linear", "method": "PVI",
@@ -118,3 +123,39 @@ def test_a_limit_is_a_number(value):
     with pytest.raises(SettingError) as caught:
         site_from({"data-path": "x.csv", "budget": value})
     assert caught.value.setting == "node config: budget"
+
+
+@given(st.integers(0, 10**6), st.integers(2, 6))
+def test_rows_leave_until_no_level_is_rare(seed, least):
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.rand(40, 5, generator=rng).double()
+    x[:, :4] = (x[:, :4] < torch.rand(4, generator=rng)).double()
+    kept = common_rows(x, least)
+    for ones in x[kept][:, :4].sum(0).tolist():
+        zeros = int(kept.sum()) - ones
+        assert not (0 < ones < least or 0 < zeros < least)
+    full = x.clone()
+    full[:, :4] = full[:, 4:].round()  # all rows or none are rare
+    few = min(int(full[:, 0].sum()), 40 - int(full[:, 0].sum()))
+    assert bool(common_rows(full, least).all()) == (few == 0 or few >= least)
+
+
+def test_a_site_fits_without_its_rare_levels(nodes, tmp_path):
+    rng, posteriors = np.random.default_rng(1), []
+    for name in ("server", "a", "b", "c"):
+        table = pd.read_csv(tmp_path / f"{name}.csv")
+        table["stage"] = rng.choice(["I", "II", "III"], ROWS)
+        if name == "a":
+            table.loc[table.stage == "III", "stage"] = "I"
+            table.loc[:2, "stage"] = "III"
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    words = {"task": "glm", "terms": "u v stage"}
+    for number in range(2):
+        for each in nodes:
+            each |= {"budget": 100.0, "state-path": f"{tmp_path}/{number} of {each['name']}"}
+        lines, _, errors = federate(nodes, tmp_path, **words)
+        assert not errors and lines[-1]["admitted"] == 3
+        posteriors.append(posterior(tmp_path / f"run {number}"))
+        table = pd.read_csv(tmp_path / "a.csv")
+        table[table.stage != "III"].to_csv(tmp_path / "a.csv", index=False)
+    assert same(*posteriors)
