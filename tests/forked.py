@@ -55,6 +55,7 @@ def serve(folder: str, listening: int) -> None:
     for function in _flower().values():
         import_module(function.partition(":")[0])
     os.fsync = lambda descriptor: None  # no test cuts the power
+    _look_often()
     gc.freeze()
     with socket.socket(fileno=listening) as server:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -76,6 +77,18 @@ def serve(folder: str, listening: int) -> None:
     os.setsid()
     _become(asked, files, folder)
     _run(*asked["function"].split(":"))
+
+
+def _look_often() -> None:
+    """Let Flower's servers look for messages each quarter of a second, not each three seconds."""
+    import time
+    from types import SimpleNamespace
+
+    often = SimpleNamespace(**vars(time))
+    often.sleep = lambda seconds: time.sleep(min(seconds, 0.25))
+    for name, module in list(sys.modules.items()):
+        if name.startswith("flwr.") and name.endswith((".http_grid", ".start_client_internal")):
+            module.time = often
 
 
 def _run(module: str, function: str) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,10 @@ REGISTRIES = re.compile(r"\b(RULES|INFERENCE|METHODS|TASKS|EACH|KINDS|names\(\)|
 COMMANDS = """
 import json, sys
 from fedbary.commands.cli import main
+from fedbary.settings.explain import parts
 
-for words in json.loads(sys.argv[1]):
+print(*(f"{part.setting}={part.name}" for part in parts()), flush=True)
+for words in json.load(sys.stdin):
     sys.argv[1:] = words
     try:
         main()
@@ -38,14 +41,8 @@ for words in json.loads(sys.argv[1]):
         if end.code:
             raise
 """
-"""Commands, one after the other in one process."""
+"""Tells every part that `fedbary explain` lists, as setting=name; then runs commands."""
 
-PARTS = """
-from fedbary.settings.explain import parts
-
-print(*(f"{part.setting}={part.name}" for part in parts()))
-"""
-"""Every part that `fedbary explain` lists, as setting=name."""
 TAKES_IN = """
 import json, pathlib, re
 
@@ -96,23 +93,32 @@ def copy(tmp_path_factory):
     return folder
 
 
-def python(*words, cwd):
+@contextmanager
+def python(*words, cwd, **files):
     environment = {
         **os.environ, "PYTHONPATH": str(cwd), "OMP_NUM_THREADS": "1", "FEDBARY_EVERY_METHOD": "1",
     }  # fmt: skip
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=cwd, env=environment, capture_output=True, text=True, timeout=3000, check=False,
-    )  # fmt: skip
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, *words]
+    with subprocess.Popen(command, cwd=cwd, env=environment, **pipe, **files) as started:
+        yield started
+        started.kill()
 
 
 BEFORE = {f"{part.setting}={part.name}" for part in parts()}
 
 
 @pytest.fixture(scope="module")
-def added(copy):
+def commands(copy):
+    """A process that runs commands in the copy."""
+    with python("-c", COMMANDS, cwd=copy, stdin=subprocess.PIPE) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def added(commands):
     """The parts of the copy that the repository lacks."""
-    return set(python("-c", PARTS, cwd=copy).stdout.split()) - BEFORE
+    return set(commands.stdout.readline().split()) - BEFORE
 
 
 def readers(file):
@@ -144,15 +150,18 @@ def test_every_test_that_reads_a_registry_stays_green(copy, added, tmp_path):
     (tmp_path / "wanted.json").write_text(json.dumps(wanted))
     (copy / "takes_in.py").write_text(TAKES_IN)
     words = ["-m", "pytest", "-vv", "-p", "no:cacheprovider", "-p", "takes_in"]
-    done = python(*words, "--wanted", str(tmp_path / "wanted.json"), *names, cwd=copy)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    with python(*words, "--wanted", str(tmp_path / "wanted.json"), *names, cwd=copy) as tests:
+        said, errors = tests.communicate(timeout=3000)
+    assert tests.returncode == 0, said[-5000:] + errors[-2000:]
     for part in added:
         setting, _, name = part.partition("=")
         by_name = setting in ("rule", "inference", "method")
-        assert not by_name or re.search(rf"\[.*\b{name}\b.*PASSED", done.stdout), part
+        assert not by_name or re.search(rf"\[.*\b{name}\b.*PASSED", said), part
 
 
-def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_report(copy, added):
+def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_report(
+    copy, commands, added
+):
     of = {part.partition("=")[0]: part.partition("=")[2] for part in added}
     assert of.keys() == {
         "rule", "dataset", "inference", "attack", "method", "model", "predictive", "tracker",
@@ -178,10 +187,10 @@ def test_they_run_by_their_names_and_a_task_has_its_scores_in_the_log_and_in_a_r
         ["sweep", "grid.yaml", "--results", "made", "--jobs", "1"],
         ["report", "made", "--own-code"],
     ]
-    done = python("-c", COMMANDS, json.dumps(words), cwd=copy)
-    assert done.returncode == 0, done.stdout + done.stderr
+    said, errors = commands.communicate(json.dumps(words), timeout=600)
+    assert commands.returncode == 0, said + errors
     assert len(list(copy.glob("made/runs/*/posterior.safetensors"))) == len(rules) + 7
-    assert done.stdout.count("  RPS 0.") == 3
+    assert said.count("  RPS 0.") == 3
     runs = [file.parent / "settings.yaml" for file in copy.glob("made/runs/*/lines.txt")]
     assert len(runs) == 3
     assert all("note: a try" in run.read_text() for run in runs)
