@@ -116,16 +116,18 @@ class SideBySide:
         velocities, total = ([torch.zeros_like(t) for t in weights] for _ in range(2))
         order, classes = Generator().manual_seed(seed), weights[3].shape[1]
         targets = one_hot(y, classes).float()
+        by_tensor = [[_spread(each, i, w) for i, w in enumerate(weights)]
+                     for each in (momentum, decay, -lr)]  # fmt: skip
         for _ in range(by.local_epochs):
             for rows in torch.randperm(len(x), generator=order).split(by.batch_size):
                 hidden, logits = _forward(weights, x[rows])
                 slopes = (logits.softmax(2) - targets[rows]) / len(rows)
                 gradients = _gradients(weights, x[rows], hidden, slopes)
-                for i, (w, u, g) in enumerate(zip(weights, velocities, gradients, strict=True)):
-                    total[i] += g
-                    u.mul_(_spread(momentum, i, u)).add_(g).add_(shift[i])
-                    u.addcmul_(w, _spread(decay, i, w))
-                    w.addcmul_(u, _spread(lr, i, w), value=-1)
+                each = zip(weights, velocities, gradients, total, shift, *by_tensor, strict=True)
+                for w, u, g, t, s, kept, pull, rate in each:
+                    t += g
+                    u.mul_(kept).add_(g).add_(s).addcmul_(w, pull)
+                    w.addcmul_(u, rate)
         steps = by.local_epochs * math.ceil(len(x) / by.batch_size)
         return weights, [t / steps for t in total]
 

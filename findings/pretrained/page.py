@@ -143,10 +143,15 @@ def tables(results: Path) -> Iterator[str]:
         (["FedLPA"], ["local_epochs", "weight_decay"], "lr"),
         (["one place"], [], "prior_std"),
     ):
-        groups = held[held["side"].isin(sides)].groupby(["side", *keys])
-        named = [(tuple(map(_said, values)), own) for values, own in groups]
-        nll = f"`{varied}`: NLL", lambda own, by=varied: maker.tried(own, by, CHOSEN_BY)
-        yield maker.table(("side", *(f"`{key}`" for key in keys)), named, [nll])
+        yield tuned(held[held["side"].isin(sides)], keys, varied, CHOSEN_BY)
+
+
+def tuned(rows: pd.DataFrame, keys: Sequence[str], varied: str, score: str) -> str:
+    """Return the scores of each value of a setting, by side and some other settings."""
+    groups = rows.groupby(["side", *keys])
+    named = [(tuple(map(_said, values)), own) for values, own in groups]
+    nll = f"`{varied}`: NLL", lambda own: maker.tried(own, varied, score)
+    return maker.table(("side", *(f"`{key}`" for key in keys)), named, [nll])
 
 
 def _said(value: object) -> str:
@@ -246,7 +251,7 @@ def components_tables(results: Path) -> Iterator[str]:
 
 
 def conditions_tables(results: Path) -> Iterator[str]:
-    """Yield the scores by condition, the differences, and the chosen step sizes.
+    """Yield the scores by condition, the differences, the step sizes, and those with 200 labels.
 
     One place is the first table's, where a condition has its examples.
     """
@@ -258,6 +263,9 @@ def conditions_tables(results: Path) -> Iterator[str]:
             groups[name] = pd.concat([runs, central[central["seed"].isin(runs["seed"])]])
     yield from compared(groups, HEADS, BESIDE)
     yield chosen(results / "choice", CONDITIONS, "nll")
+    labels = maker.last(results / "labels")
+    labels["side"] = labels["method"].replace({"barycentre": "FedAvg"})
+    yield tuned(labels, ["lr_schedule", "weight_decay"], "lr", "nll")
 
 
 def conditions_facts(results: Path) -> list[float]:
