@@ -415,7 +415,8 @@ def _add_arms(last: pd.DataFrame) -> set[str]:
 
 def _settings(last: pd.DataFrame) -> list[dict[str, Any]]:
     """Return each run's settings; those of other runs' methods and models are left out."""
-    runs = settings_of(last).astype(object).fillna("").to_dict("records")
+    known = settings_of(last).astype(object)
+    runs = known.map(lambda value: "" if pd.isna(value) else value).to_dict("records")
     return [{k: v for k, v in run.items() if v != "" or k in Settings.model_fields} for run in runs]
 
 

@@ -36,6 +36,7 @@ def _is_own_backbone(name: str) -> bool:
 
 NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
     "task": is_factory,
+    "attack": is_factory,
     "method": is_factory,
     "rule": is_factory,
     "model": is_factory,
@@ -46,7 +47,7 @@ NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
 }
 """Settings that may name code, ``package.module:function``, each with a test of its value."""
 
-VALIDATED = ("task", "method", "rule")
+VALIDATED = ("task", "method", "rule", "attack")
 """Settings whose code is imported where settings are validated."""
 
 
