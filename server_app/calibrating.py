@@ -45,6 +45,7 @@ from fedbary.tasks import (
     risks,
     row_names,
 )
+from fedbary.texts import listed
 
 
 def calibrate(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[str, Any]) -> None:
@@ -214,6 +215,12 @@ def _say(
 ) -> None:
     if lacking := found.lacking(names):
         log(WARNING, "%s", lacking)
+    if found.repeated:
+        log(
+            WARNING,
+            "Equal examples are held out by %s",
+            listed(n for n in sites if sites[n].repeated),
+        )
     said = ""
     if tested:
         all_, worst = tested["all"], min(tested, key=lambda name: tested[name]["coverage"])

@@ -1,8 +1,9 @@
-"""A rule and a method of one's own, as `rule=own_parts:…` and `method=own_parts:…` name them."""
+"""A rule, a method and an attack of one's own, as `rule=own_parts:…` and such name them."""
 
 from dataclasses import dataclass, replace
 
 from fedbary.aggregation import RULES, CoordinateRule, Rule
+from fedbary.attacks import Attack
 from fedbary.methods import Method
 from fedbary.methods.fedprox import FedProx
 from fedbary.parts.parameters import Checked, Positive
@@ -51,6 +52,25 @@ class Near(FedProx):
     def fit(self, local, received, kept):
         """Train as FedProx does with the multiplied pull."""
         return FedProx(self.mu * self.times).fit(local, received, kept)
+
+
+@dataclass(frozen=True)
+class Turned(Attack):
+    """Multiplies the update.
+
+    Parameters
+    ----------
+    times : float
+        The negative of the factor.
+    """
+
+    times: Positive = 1.0
+
+    def sent(self, received, fitted):
+        """Send the update against its sign."""
+        means = {name: new for name, new in fitted.items() if not name.endswith("log_var")}
+        moved = {m: received[m] - self.times * (new - received[m]) for m, new in means.items()}
+        return fitted | moved
 
 
 class Untyped(Method):

@@ -1,7 +1,9 @@
 """Hostile clients, for experiments: what they send in place of the reply that they fitted.
 
 An attack is a class of a module of this package: a frozen dataclass of its settings that inherits
-from `Attack` or `OmniscientAttack`. Nothing else registers it. ``SignFlip`` runs as ``sign_flip``.
+from `Attack` or `OmniscientAttack`. Nothing else registers it. ``SignFlip`` runs as ``sign_flip``,
+a class of one's own as ``package.module:Class``.
+
 With m a tensor that a client received, 0 where it received none of that name (a method whose
 clients send changes), and m_k the fitted one, an attack moves m_k along m_k − m.
 
@@ -17,13 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedbary.errors import SettingError
-from fedbary.parts.parameters import Checked, ShareOrZero, parameters_of
-from fedbary.parts.registry import attacks
+from fedbary.parts.imports import own_function
+from fedbary.parts.parameters import Checked, ShareOrZero, declared, parameters_of
+from fedbary.parts.registry import attacks, is_factory
 from fedbary.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -77,14 +80,38 @@ def attack_classes() -> dict[str, type[Hostile]]:
     }
 
 
+def attack_class(name: str) -> type[Hostile]:
+    """Return the class of an attack, or the one that ``package.module:Class`` names.
+
+    Raises
+    ------
+    SettingError
+        If a class of one's own is no attack.
+    """
+    if not is_factory(name):
+        return attack_classes()[name]
+    own: Any = own_function("attack", name, "Class")
+    if not isinstance(own, type) or not issubclass(own, Attack | OmniscientAttack):
+        raise SettingError(
+            "attack", name, "a class below Attack or OmniscientAttack of fedbary.attacks"
+        )
+    declared(own)  # says at once what is wrong with it
+    return own
+
+
+def is_omniscient(name: str) -> bool:
+    """Return whether an attack sees the honest replies; ``none`` does not."""
+    return name != "none" and issubclass(attack_class(name), OmniscientAttack)
+
+
 def attack_named(name: str, words: Mapping[str, object] = MappingProxyType({})) -> Hostile:
     """Return an attack with the values that words, such as a run's settings, give it."""
-    return parameters_of(attack_classes()[name], words)
+    return parameters_of(attack_class(name), words)
 
 
 def require_simulation(attack: str) -> None:
     """Raise a SettingError if an attack needs what only the server of a simulation sees."""
-    if attack in OMNISCIENT:
+    if is_omniscient(attack):
         allowed = f"none, {', '.join(ATTACKS)}: on a deployment no client sees honest replies"
         raise SettingError("attack", attack, allowed)
 

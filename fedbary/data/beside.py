@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbary.data.standardise import Sums
+from fedbary.texts import listed
 
 UNITS = (
     (2.2046, "kg and lb"),
@@ -51,6 +53,9 @@ OF_SHIFT, AFFINE_APART = 0.6, 3.0
 NAMED = 0.25
 """Logarithm by which a factor may differ from that of a unit that is named."""
 
+
+MOST_COLUMNS = 10
+"""Most columns in which a site is named for its numbers' size."""
 
 REMEDY = "if it stands for a missing value, missing_words= names it"
 """What to do about a number that repeats far from all others."""
@@ -157,7 +162,10 @@ def _units(
 
 
 def lines(sums: Mapping[str, Sums], columns: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each column in which sites lie far off, or one number repeats far away.
+    """Yield lines on columns in which sites lie far off, or one number repeats far away.
+
+    A column where half of the sites or more have such a number is not compared. No site hides what
+    is said of others: it is named in `MOST_COLUMNS`, and in one line on its numbers.
 
     Parameters
     ----------
@@ -167,16 +175,30 @@ def lines(sums: Mapping[str, Sums], columns: Sequence[str]) -> Iterator[str]:
         The columns' names.
     """
     held, sites = [each.first(len(columns)) for each in sums.values()], list(sums)
+    odd = [
+        {n for n, s in zip(sites, held, strict=True) if any(s.repeated[k : k + 1])}
+        for k in range(len(columns))
+    ]
+    for at in dict.fromkeys(map(frozenset, odd)):
+        names = [column for column, here in zip(columns, odd, strict=True) if here == at]
+        if at:
+            said = f"column{'s' * (len(names) > 1)} {listed(names)}: a number far from all others"
+            yield f"{said} repeats at {listed(n for n in sites if n in at)}; {REMEDY}"
     found: dict[int, list[str]] = {}
+    times: Counter[str] = Counter()
     for far in far_sites(held):
-        said = f"{sites[far.site]} (mean {far.mean:.4g}, elsewhere {far.others:.4g}, "
+        name, at = sites[far.site], odd[far.column]
+        if name in at or 2 * len(at) >= len(sites):
+            continue
+        times[name] += 1
+        if times[name] > MOST_COLUMNS:
+            continue
+        said = f"{name} (mean {far.mean:.4g}, elsewhere {far.others:.4g}, "
         said += f"{far.distance:.1f} standard deviations away"
         said += f"; {' or '.join(far.units)}" if far.units else ""
         found.setdefault(far.column, []).append(f"{said})")
-    for place, column in enumerate(columns):
-        odd = [n for n, s in zip(sites, held, strict=True) if s.repeated and s.repeated[place]]
-        if odd:
-            said = f"a number far from all others repeats at {', '.join(odd)}"
-            yield f"column {column}: {said}; {REMEDY}"
-        elif place in found:
-            yield f"column {column} may have another unit at {', '.join(found[place])}"
+    for place, far_off in sorted(found.items()):
+        yield f"column {columns[place]} may have another unit at {', '.join(far_off)}"
+    for name, count in times.items():
+        if count > MOST_COLUMNS:
+            yield f"{name} lies far off in {count - MOST_COLUMNS} more columns"

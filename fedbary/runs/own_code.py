@@ -35,6 +35,7 @@ def _is_own_backbone(name: str) -> bool:
 
 NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
     "task": is_factory,
+    "attack": is_factory,
     "method": is_factory,
     "rule": is_factory,
     "model": is_factory,
@@ -45,7 +46,7 @@ NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
 }
 """Settings that may name code, ``package.module:function``, each with a test of its value."""
 
-VALIDATED = ("task", "method", "rule")
+VALIDATED = ("task", "method", "rule", "attack")
 """Settings whose code is imported where settings are validated."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from fedbary.attacks import OMNISCIENT, hostile_count
+from fedbary.attacks import hostile_count, is_omniscient
 from fedbary.settings.model import require_data
 from fedbary.settings.owners import (
     layers_of,
@@ -89,7 +89,7 @@ def _with_attack(settings: Settings) -> Iterator[tuple[str, str]]:
     hostile = hostile_count(attack.hostile_fraction, clients)
     if hostile == 0:
         yield "hostile_fraction", f"at least 1/{clients}: one of the {clients} clients"
-    if settings.attack in OMNISCIENT and 2 * hostile >= clients:
+    if is_omniscient(settings.attack) and 2 * hostile >= clients:
         allowed = f"below half of {clients} clients for {settings.attack}, the attack of a minority"
         yield "hostile_fraction", allowed
 

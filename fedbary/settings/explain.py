@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
-from fedbary.attacks import attack_classes
+from fedbary.attacks import Hostile, attack_class, attack_classes
 from fedbary.data.partition import partition
 from fedbary.errors import SettingError
 from fedbary.parts.imports import own_function
@@ -125,12 +125,14 @@ def explained(name: str) -> str:
 
 
 def _own(name: str) -> Part:
-    """Return a rule, a method or a task of one's own, by what it is."""
+    """Return a rule, an attack, a method or a task of one's own, by what it is."""
     own = own_function("part", name, "NAME")
     text = inspect.getdoc(import_module(name.partition(":")[0])) or ""
     if not isinstance(own, type):
         rule_name(name)
         return Part("rule", name, text)
+    if issubclass(own, Hostile):
+        return Part("attack", name, _of_class(attack_class(name)))
     if issubclass(own, import_module("fedbary.methods").Method):
         return Part("method", name, text or _of_class(method_kind(name)))
     return Part("task", name, inspect.getdoc(task_kind(name)) or "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from fedbary.attacks import OMNISCIENT
+from fedbary.attacks import is_omniscient
 from fedbary.errors import SettingError
 from fedbary.parts.parameters import Checked, Count, NotNegative, Number, Positive, Share
 
@@ -98,7 +98,7 @@ class Asynchronous(Clocked):
             yield "buffer", f"from 1 to the {at_work} clients at work: {once}"
         if settings.min_replies > self.buffer:
             yield "min_replies", f"from 1 to the {self.buffer} replies of an aggregate"
-        if settings.attack in OMNISCIENT:
+        if is_omniscient(settings.attack):
             yield "attack", "another attack for mode=async: this one sees the replies of a round"
         if settings.projection != "none":
             yield "projection", "none for mode=async"

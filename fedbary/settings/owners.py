@@ -12,7 +12,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedbary.attacks import attack_classes
+from fedbary.attacks import attack_class, attack_classes
 from fedbary.data.partition import SCHEMES
 from fedbary.parts.parameters import Parameter, declared
 from fedbary.parts.registry import is_factory, modules, predictors
@@ -54,6 +54,7 @@ A protocol is visible in the other settings.
 
 
 OWN_FORMS = {
+    "attack": "package.module:Class",
     "task": "package.module:Class",
     "method": "package.module:Class",
     "rule": "package.module:RULE",
@@ -179,7 +180,9 @@ def owned(setting: str, name: object) -> Owned:
     if is_factory(called) and setting in OWN_FORMS:
         if setting == "rule":
             return _of_rule(called)
-        return declared(task_kind(called).Parameters if setting == "task" else method_kind(called))
+        if setting == "task":
+            return declared(task_kind(called).Parameters)
+        return declared(attack_class(called) if setting == "attack" else method_kind(called))
     return owners().get(setting, {}).get(called, {})
 
 

@@ -6,7 +6,7 @@ neighbour, and as long as the honest median, so that clipping leaves it. Its sta
 that client's or the honest mean. Hostile clients send the one after which the mixed ones go least
 far along the honest mean (see `fedbary.aggregation.mixing`), if all clients count alike.
 
-`cp findings/hostile/against_mixing.py fedbary/attacks/` makes it an attack of the library.
+In a clone it is `attack=findings.hostile.against_mixing:AgainstMixing`.
 """
 
 from __future__ import annotations

@@ -423,7 +423,7 @@ class Roster:
         groups = sorted(sorted(names) for names in held.values() if len(names) > 1)
         return [
             f"{', '.join(names)} hold the same data, which count {len(names)} times; unless you "
-            f"mean that, start without {', '.join(names[1:])} (resume takes --without)"
+            "mean that, start with one of them (resume takes --without)"
             for names in groups
         ]
 

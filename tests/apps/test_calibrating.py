@@ -153,6 +153,18 @@ def test_a_site_whose_histogram_is_not_of_what_it_holds_is_left_out_by_name(lie,
     assert len(said) >= 1 and all("partition 1" in line for line in said)
 
 
+def test_a_site_that_says_its_rows_repeat_is_named_and_changes_no_threshold(tmp_path, caplog):
+    def spoil(action, reply):
+        metrics = reply.content.metric_records["metrics"]
+        if action == "ask" and "cells" in metrics:
+            metrics["repeated"] = sum(metrics["counts"])
+
+    run_with_a_hostile_site(settings(), tmp_path / "run", spoil, 1)
+    run_inline(settings(), tmp_path / "honest")
+    assert kept(tmp_path / "run")["thresholds"] == kept(tmp_path / "honest")["thresholds"]
+    assert "Equal examples are held out by partition 1" in caplog.messages
+
+
 @pytest.mark.parametrize(
     ("liars", "sites", "ratio", "most"),
     [((1,), 3, "none", 1.0), ((1,), 3, 1.0, 0.5), ((1, 2), 5, "none", 1.0), ((1, 2), 5, 3.0, 2.0)],

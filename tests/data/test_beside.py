@@ -91,6 +91,24 @@ def test_half_of_the_sites_in_another_unit_are_named_all_alike():
     assert places(far(parts)) == [(0, 0), (3, 0)]
 
 
+def test_a_site_neither_hides_what_is_said_of_others_nor_fills_the_log():
+    """It marks all of its columns, and its numbers lie far off in all that it does not mark."""
+    parts = [torch.cat([part] * 40, 1) for part in sites(4)]
+    parts[1][:, 39] *= 88.4
+    sums = {n: Sums.of(part) for n, part in zip("abcd", parts, strict=True)}
+    names = [f"x{k}" for k in range(40)]
+    (alone,) = lines(sums, names)
+    d = sums["d"]
+    marked = Sums(d.count, d.shift, d.total, d.squares, None, (True,) * 40)
+    of_d, of_b = lines({**sums, "d": marked}, names)
+    assert of_d.startswith("columns x0, x1, ") and "repeats at d; " in of_d
+    assert of_b.startswith("column x39 ") and of_b[:60] == alone[:60] and "at d" not in of_b
+    parts[3] = 88.4 * parts[3]
+    found = list(lines({**sums, "d": Sums.of(parts[3])}, names))
+    assert len(found) == 12 and sum("at b (" in line for line in found) == 1
+    assert found[-1] == "d lies far off in 30 more columns"
+
+
 def test_a_number_that_repeats_is_the_cause_that_is_named_and_no_unit():
     parts = sites(3)
     parts[1] = parts[1] * 88.4

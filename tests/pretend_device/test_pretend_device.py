@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from shutil import which
 
-import forked
 import pytest
 import torch
 from cases import cases
@@ -77,7 +76,7 @@ def test_the_device_finds_what_the_cpu_finds(name, sides):
 def test_what_is_marked_for_gpus_passes(tmp_path):
     files = (ROOT / "tests").rglob("test_*.py")
     marked = [file for file in files if "@pytest.mark.cuda" in file.read_text()]
-    plain = ["-q", "-m", "cuda", "--assert=plain", "-p", "no:cacheprovider"]
+    plain = ["-m", "cuda", "--assert=plain", "-p", "no:cacheprovider"]
     words = [sys.executable, "-W", "ignore", "-m", "pytest", *plain, *marked]
     done = process(tmp_path, *words, PRETEND="1")
     assert "passed" in done.stdout and "skipped" not in done.stdout
@@ -90,5 +89,6 @@ def test_clients_on_ray_share_two_devices(tmp_path):
     words = ["task=tables", "clients=3", "rounds=1", "local_epochs=1", "samples=2", "output=run"]
     words += ["device=pretend", "gpus_per_client=0.6"]
     places = {"RAY_OVERRIDE_RESOURCES": '{"CPU": 3, "GPU": 2}', "PRETEND_DEVICES": "2"}
-    process(tmp_path, forked.command(), "simulate", *words, PRETEND="1", **places)
+    command = [sys.executable, "-m", "fedbary.commands.command", "simulate"]
+    process(tmp_path, *command, *words, PRETEND="1", **places)
     assert lines(tmp_path / "run")[-1]["admitted"] == 3

@@ -1,4 +1,4 @@
-"""A rule or a method of one's own, `package.module:NAME`, is one of the run's parts like any."""
+"""A rule, a method or an attack of one's own, `package.module:NAME`, is a run's part like any."""
 
 import pickle
 import sys
@@ -22,6 +22,7 @@ from fedbary.strategies.client import Request
 from fedbary.strategies.method_strategy import METHOD_KEY
 
 RULE, METHOD = {"rule": "own_parts:RULE"}, {"method": "own_parts:Near"}
+ATTACK = {"attack": "own_parts:Turned", "hostile_fraction": 0.5}
 QUICK = {
     "engine": "inline", "device": "cpu", "pictures": False, "clients": 2, "rounds": 2,
     "local_epochs": 1, "train_fraction": 0.2, "model": "mlp", "evaluate_clients": 0,
@@ -38,6 +39,7 @@ def test_parameters_are_settings():
     assert settings.bayesian_layers == 0
     assert "exponent=1.0  The power of variances" in explained(RULE["rule"])
     assert "times=1.0  The factor of the pull" in explained(METHOD["method"])
+    assert "times=1.0  The negative of the factor" in explained(ATTACK["attack"])
 
 
 @pytest.mark.parametrize(
@@ -57,6 +59,9 @@ def test_parameters_are_settings():
         ({"method": "own_parts:Untyped"}, r"^own_parts: 'Untyped'; expected @dataclass"),
         ({**METHOD, "bayesian_layers": 1}, "^bayesian_layers: 1; expected 0 for method=Near"),
         ({**METHOD, **RULE}, "^rule: .* no value: method=own_parts:Near does not use it"),
+        ({"attack": "Mine"}, r"^attack: 'Mine'; expected .*, or package\.module:Class$"),
+        ({"attack": "own_parts:Near"}, r"^attack: .* a class below Attack or OmniscientAttack of"),
+        ({**ATTACK, "times": -1}, "^times: -1.* above 0 for attack=own_parts:Turned$"),
         ({**METHOD, "times": -1}, "^times: -1.* above 0 for method=own_parts:Near$"),
     ],
 )
@@ -82,6 +87,7 @@ def test_a_rule_of_its_parameters_must_be_one(monkeypatch):
     [
         ({"rule": "own_parts:ALONE"}, {"rule": "WB"}),
         ({**METHOD, "mu": 0.1, "times": 2}, {"method": "FedProx", "mu": 0.2}),
+        (ATTACK, {**ATTACK, "attack": "sign_flip"}),
     ],
 )
 def test_a_run_is_that_of_the_library_s_part_that_computes_the_same(mine, known, tmp_path):
@@ -107,9 +113,9 @@ def test_a_run_goes_on_to_the_same_bits_is_loaded_and_reported(tmp_path, monkeyp
     assert RULE["rule"] in write_report(tmp_path / "whole").with_suffix(".md").read_text()
 
 
-@pytest.mark.parametrize("words", [RULE, METHOD])
+@pytest.mark.parametrize("words", [RULE, METHOD, ATTACK])
 def test_its_code_is_a_part_of_the_run(words):
-    (setting,) = words
+    setting = next(iter(words))
     told = code_config(resolve(words))
     assert told.keys() == {f"code-{setting}"}
     assert told == code_config(resolve({**words, "seed": 3}))
