@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -147,8 +148,8 @@ def code_digest(setting: str, name: str) -> str:
     It is of all Python files of the function's package, or of its module, and of the packages and
     modules that these import, but for installed libraries. Comments, docstrings and layout do not
     count. It does not see files that are no Python, nor modules that are imported by a computed
-    name. A function without a file counts by its own source. A module that a process has imported
-    keeps its digest, also if its file changes.
+    name. A function or class without a file, as in a notebook, counts by its own source. A module
+    that a process has imported keeps its digest, also if its file changes.
 
     Raises
     ------
@@ -162,8 +163,11 @@ def code_digest(setting: str, name: str) -> str:
 def _digest(top: str, function: Any) -> str:
     found, seen, waiting = hashlib.blake2b(digest_size=16), {*OURS}, [top]
     if not _roots(top):
-        with suppress(OSError, TypeError):
-            found.update(inspect.getsource(function).encode())
+        # A class of a notebook has no source, but its methods do.
+        kin = [held for held in getattr(function, "__mro__", ()) if held.__module__ == top]
+        for part in (function, *chain(*(vars(held).values() for held in kin))):
+            with suppress(OSError, TypeError):
+                found.update(inspect.getsource(part).encode())
     while waiting:
         if (name := waiting.pop(0)) in seen:
             continue

@@ -78,6 +78,17 @@ def test_a_word_is_found_in_either_width_of_floats(word, many):
         assert x[:, 0].isnan().tolist() == found.missing.tolist()
 
 
+def test_a_row_that_loses_a_word_is_marked_as_empty():
+    """A user who codes -999 as it stands marks no cell, and the row is that of an empty cell."""
+    columns = (("ward", ("a", "b")), ("dose", ()), ("bmi missing", ()), ("bmi", ()))
+    layout = Layout(columns, (), "indicator", ("bmi", "ward"), ("-999",))
+    nan = torch.nan
+    raw = [[1, 0, 2, 0, -999, 0, 0], [0, 1, -999, 5, 27, 0, 0], [nan, nan, 1, 1, nan, 1, 1]]
+    held = [[1, 0, 2, 0, nan, 1, 0], [0, 1, nan, 5, 27, 0, 0], [nan, nan, 1, 1, nan, 1, 1]]
+    found = emptied(torch.tensor(raw).double(), layout)
+    torch.testing.assert_close(found, torch.tensor(held).double(), equal_nan=True)
+
+
 def test_a_word_beyond_float32_is_no_infinity():
     assert not column(np.array([1.0, np.inf])).without({"1e300"}).missing.any()
 

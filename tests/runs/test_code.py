@@ -1,6 +1,7 @@
 """Code is identity: what computes a run is what its sites agree on, and what goes on with it."""
 
 import importlib
+import linecache
 import sys
 import types
 
@@ -99,6 +100,24 @@ def test_a_function_without_a_file_counts_by_its_own_source(monkeypatch):
         monkeypatch.setitem(sys.modules, "nowhere", module)
         digests.add(code_digest("model", "nowhere:net"))
     assert len(digests) == 2
+
+
+CELL = """
+class Net:
+    def forward(self, x):
+        return x
+"""
+
+
+def test_a_class_of_a_notebook_counts_by_its_methods(monkeypatch):
+    digests = []
+    for number, cell in enumerate((CELL, CELL.replace("x\n", "-x\n"), CELL)):
+        file, module = f"<cell-{number}>", types.ModuleType("nowhere")
+        monkeypatch.setitem(linecache.cache, file, (len(cell), None, cell.splitlines(True), file))
+        exec(compile(cell, file, "exec"), vars(module))
+        monkeypatch.setitem(sys.modules, "nowhere", module)
+        digests.append(code_digest("model", "nowhere:Net"))
+    assert digests[0] == digests[2] != digests[1]
 
 
 def features_of(x, folder):

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -486,14 +487,22 @@ def require_rows(x: Tensor, layout: Layout) -> Tensor:
 
 
 def emptied(x: Tensor, layout: Layout) -> Tensor:
-    """Return rows (N, D) with NaN in place of the numbers that stand for a missing value."""
-    features = layout.features
+    """Return rows (N, D) with NaN in place of the numbers that stand for a missing value.
+
+    The features that mark missing cells are then 1, whatever they were.
+    """
+    features, marks = layout.features, len(layout.indicated)
+    if x.shape[-1] != len(features):
+        return x
     numbers = [name for name, levels in layout.columns if not levels]
     place = torch.tensor([name in numbers for name in features])
     for number in sorted(numbers_of_words(layout.missing_words)):
-        if x.shape[-1] == len(features):
-            x = x.where(~((x == number) & place.to(x.device)), torch.nan)
-    return x
+        x = x.where(~((x == number) & place.to(x.device)), torch.nan)
+    widths = accumulate((max(1, len(levels)) for _, levels in layout.columns), initial=0)
+    first = dict(zip(dict(layout.columns), widths, strict=False))
+    empty = x[..., [first[name] for name in layout.indicated]].isnan().to(x.dtype)
+    plain = len(features) - marks
+    return torch.cat([x[..., :plain], x[..., plain:].maximum(empty)], -1) if marks else x
 
 
 def places_of(held: Column, names: Sequence[str]) -> np.ndarray:
