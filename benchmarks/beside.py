@@ -7,23 +7,28 @@ some invented sites has another unit.
 
     python -m benchmarks.beside DATA [--draws 5] [--seed 1]
 
-DATA is the folder that holds `uci/`. The figures stand in `docs/howto/tables.md`.
+DATA is the folder that holds `uci/`. The figures stand in `docs/howto/tables.md` and
+`docs/howto/look.md`.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
+from pandas import DataFrame
 
 from fedbary.data.beside import far_sites
 from fedbary.data.sentinels import sentinels
 from fedbary.data.standardise import Sums
 from fedbary.data.tables import load, load_labelled
+from fedbary.tasks._look.findings import findings
 
 UCI = (
     "bostonHousing", "concrete", "kin8nm", "naval-propulsion-plant", "protein-tertiary-structure",
@@ -84,16 +89,44 @@ def deal(
     return parts if min(map(len, parts)) >= LEAST else []
 
 
-def false_alarms(data: str, draws: int, rng: np.random.Generator) -> None:
-    """Print how many deals have a line, of units and of numbers that repeat."""
-    dealt, units, repeats = Counter[str](), Counter[str](), Counter[str]()
+def deals(
+    data: str, draws: int, rng: np.random.Generator
+) -> Iterator[tuple[str, list[np.ndarray]]]:
+    """Yield deals: their kind, and each site's rows, (n, C)."""
     for x, y in tables(data):
         for kind in KINDS:
             for count in (2, 3, 5, 10) * draws:
-                parts = deal(kind, x, y, count, rng)
-                dealt[kind] += bool(parts)
-                units[kind] += bool(far_sites([Sums.of(torch.from_numpy(x[p])) for p in parts]))
-                repeats[kind] += any(sentinels(column) for p in parts for column in x[p].T)
+                if parts := deal(kind, x, y, count, rng):
+                    yield kind, [x[rows] for rows in parts]
+
+
+def invented(
+    name: str, draws: int, rng: np.random.Generator
+) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Yield federations with a site in another unit: its place, and each site's values, (n,).
+
+    Sites' means differ by 0.3 deviations.
+    """
+    mean, variation, changed = FAULTS[name]
+    for count in (2, 3, 5, 8) * draws:
+        log_std, odd = np.sqrt(np.log1p(variation**2)), int(rng.integers(count))
+        centres = mean * (1 + 0.3 * variation * rng.normal(size=count))
+        sizes = rng.integers(50, 400, count)
+        sites = [
+            m * rng.lognormal(-(log_std**2) / 2, log_std, n)
+            for m, n in zip(centres, sizes, strict=True)
+        ]
+        sites[odd] = changed(sites[odd])
+        yield odd, sites
+
+
+def false_alarms(data: str, draws: int, rng: np.random.Generator) -> None:
+    """Print how many deals have a line, of units and of numbers that repeat."""
+    dealt, units, repeats = Counter[str](), Counter[str](), Counter[str]()
+    for kind, parts in deals(data, draws, rng):
+        dealt[kind] += 1
+        units[kind] += bool(far_sites([Sums.of(torch.from_numpy(part)) for part in parts]))
+        repeats[kind] += any(sentinels(column) for part in parts for column in part.T)
     for kind in KINDS:
         print(
             f"{kind}: {dealt[kind]} deals, {units[kind]} units, {repeats[kind]} numbers that repeat"
@@ -101,26 +134,54 @@ def false_alarms(data: str, draws: int, rng: np.random.Generator) -> None:
 
 
 def found(draws: int, rng: np.random.Generator) -> None:
-    """Print how often a site in another unit is found; sites' means differ by 0.3 deviations."""
-    for name, (mean, variation, changed) in FAULTS.items():
+    """Print how often a site in another unit is found."""
+    for name in FAULTS:
         hits = wrong = 0
-        for count in (2, 3, 5, 8) * draws:
-            log_std, odd = np.sqrt(np.log1p(variation**2)), int(rng.integers(count))
-            centres = mean * (1 + 0.3 * variation * rng.normal(size=count))
-            sizes = rng.integers(50, 400, count)
-            sites = [
-                m * rng.lognormal(-(log_std**2) / 2, log_std, n)
-                for m, n in zip(centres, sizes, strict=True)
-            ]
-            sites[odd] = changed(sites[odd])
+        for odd, sites in invented(name, draws, rng):
             said = far_sites([Sums.of(torch.from_numpy(site)[:, None]) for site in sites])
-            hits += any(far.site == odd or count == 2 for far in said)
-            wrong += any(far.site != odd and count > 2 for far in said)
+            hits += any(far.site == odd or len(sites) == 2 for far in said)
+            wrong += any(far.site != odd and len(sites) > 2 for far in said)
         print(f"{name}: found {hits} of {4 * draws}; another site named {wrong}")
 
 
+def looks(data: str, draws: int, rng: np.random.Generator) -> None:
+    """Print the same for looks, with -999 in 3 % of a site's rows, and quantiles' errors."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from looks import look_at
+
+    def lines(sites: list[np.ndarray]) -> list[str]:
+        held = {f"s{k}": DataFrame(part).add_prefix("c") for k, part in enumerate(sites)}
+        told = findings(look_at(held))
+        return [line for line in told if "another unit" in line or "repeats" in line]
+
+    dealt = [bool(lines(parts)) for _, parts in deals(data, draws, rng)]
+    print(f"look: {sum(dealt)} of {len(dealt)} deals have a line on units or numbers that repeat")
+    hits, wrong, minus = 0, 0, 0
+    for name in FAULTS:
+        for odd, sites in invented(name, 10 * draws, rng):
+            said = " ".join(lines(sites))
+            hits += f"s{odd} (" in said or (len(sites) == 2 and bool(said))
+            wrong += len(sites) > 2 and any(
+                f"s{k} (" in said for k in range(len(sites)) if k != odd
+            )
+            sites = [rng.normal(26, 4, 200) for _ in sites]
+            sites[odd][:6] = -999
+            minus += f"repeats at s{odd}" in " ".join(lines(sites))
+    count = 40 * draws * len(FAULTS)
+    print(f"look: units found {hits} of {count}, another site named {wrong}; -999 found {minus}")
+    at, off = (0.05, 0.25, 0.5, 0.75, 0.95), []
+    for _ in range(40 * draws):
+        sizes = rng.integers(30, 500, rng.integers(3, 9))
+        held = {f"s{k}": DataFrame({"x": rng.lognormal(1.7, 0.25, n)}) for k, n in enumerate(sizes)}
+        true = np.quantile(np.concatenate([each["x"] for each in held.values()]), at)
+        off.append(abs(look_at(held).quantiles("x", at) / true - 1))
+    for name, error in zip(at, np.transpose(off), strict=True):
+        mean, most = 100 * error.mean(), 100 * np.quantile(error, 0.95)
+        print(f"look: quantile {name} off by {mean:.2f} % in the mean, {most:.1f} % in 1 of 20")
+
+
 def main() -> None:
-    """Print both."""
+    """Print all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data")
     parser.add_argument("--draws", type=int, default=5)
@@ -130,6 +191,7 @@ def main() -> None:
     rng = np.random.default_rng(given.seed)
     false_alarms(given.data, given.draws, rng)
     found(10 * given.draws, rng)
+    looks(given.data, given.draws, rng)
 
 
 if __name__ == "__main__":

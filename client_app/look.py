@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
@@ -12,9 +13,11 @@ from fedbary.client_app.node import node_of
 from fedbary.data.frame import Frame
 from fedbary.data.tables import Choice
 from fedbary.errors import SettingError
+from fedbary.strategies.internals import log
 from fedbary.tasks import task_of
-from fedbary.tasks._look.rules import Told, answer, table_told
+from fedbary.tasks._look.rules import WORDS, Told, answer, own_lines, table_told
 from fedbary.tasks._rows import Rows
+from fedbary.texts import SCREEN, one_line
 
 
 def look(message: Message, context: Context) -> Message:
@@ -27,17 +30,20 @@ def look(message: Message, context: Context) -> Message:
         raise SettingError("task", node.settings.task, "tables or regression")
     table = task.table(site)
     if "question" in config:
-        told = answer(str(config["question"]), _told(table, task.choice), config)
-        words = {
-            key: told.pop(key) for key in ("names", "kinds", "kept", "level-names") if key in told
-        }
+        question, told = str(config["question"]), _told(table, task.choice)
+        if question == "columns":
+            for line in own_lines(table, told):
+                log(WARNING, "%s", one_line(f"{site.name}: {line}", SCREEN))
+        log(INFO, "answers a look: %s", question)
+        found = answer(question, told, config)
+        words = {key: found.pop(key) for key in WORDS if key in found}
     else:
         require_same_app(config)
         part = -1 if site.partition is None else site.partition
-        told = {"partition-id": part, "num-partitions": site.partitions, "label-counts": []}
-        told |= {"num-examples": table.count, "num-held-out": 0}
+        found = {"partition-id": part, "num-partitions": site.partitions, "label-counts": []}
+        found |= {"num-examples": table.count, "num-held-out": 0}
         words = {"name": site.name, "content": ""}
-    records = {"metrics": MetricRecord(told), "site": ConfigRecord(words)}
+    records = {"metrics": MetricRecord(found), "site": ConfigRecord(words)}
     return Message(RecordDict({**records}), reply_to=message)
 
 

@@ -109,6 +109,16 @@ _MEANINGS = {
     "below": ("values of each column below a number that the server names", "examples", "answers"),
     "moments": ("sum of products of each two features, standardised", "–", "answers"),
     "spread": ("sum of the residuals' spread over the networks", "target's square", "answers"),
+    "names": ("names of its columns", "–", "answers"),
+    "kinds": ("kind of each: numbers, levels, texts, dates, …", "–", "answers"),
+    "kept": ("why a column of numbers has no sums; empty if it has", "–", "answers"),
+    "missing": ("missing cells of each column; −1 for one to four", "cells", "answers"),
+    "levels": ("number of levels that it tells of each column", "–", "answers"),
+    "level-names": ("their names; an empty one for rare levels together", "–", "answers"),
+    "level-rows": ("their rows, five or more", "rows", "answers"),
+    "edges": ("number of edges of each column's histogram", "–", "answers"),
+    "places": ("places of these edges on the common grid", "–", "answers"),
+    "cell-rows": ("rows of each cell, ten or more", "rows", "answers"),
     "packing": ("how the reply's arrays are packed, with `compress`", "–", ""),
 }  # fmt: skip
 """Of each name what it is, its unit, and the word that withholds it."""
@@ -148,8 +158,8 @@ class _Listening(InlineGrid):
     def _answer(self, message: Message) -> Message:
         reply = super()._answer(message)
         asked = message.metadata.message_type
-        if asked == "query.ask":
-            asked += f" {message.content['config']['question']}"
+        if question := message.content["config"].get("question"):
+            asked += f" {question}"
         for name, record in reply.content.items() if reply.has_content() else ():
             self.heard.setdefault(asked, {}).setdefault(name, set()).update(map(str, record))
         return reply
@@ -217,6 +227,22 @@ def task_rows(task: str) -> list[str]:
         for message, records in heard(task, **changes).items():
             names = chain(*(held for kind, held in records.items() if kind != "arrays"))
             found.setdefault(message, set()).update(map(_plain, names))
+    return _rows(found)
+
+
+def look_rows() -> list[str]:
+    """Return the lines of the table of a look."""
+    from fedbary.client_app import app
+    from fedbary.server_app.look import hold
+
+    settings = completed({**_QUICK, "task": "tables"})
+    grid = _Listening(app, settings.clients, settings.model_dump())
+    hold(grid, settings, True)
+    return _rows({message: set(chain(*held.values())) for message, held in grid.heard.items()})
+
+
+def _rows(found: Mapping[str, set[str]]) -> list[str]:
+    """Return the lines of the names in messages."""
     rows = []
     for message in sorted(found, key=lambda m: (not m.startswith("query"), m == "evaluate", m)):
         for name in sorted(found[message]):
@@ -236,6 +262,11 @@ _SAID = {
     "query.ask noise": "answer: noise, after each round",
     "query.ask conformal": "answer: conformal, after the last round",
     "query.ask conformal-sizes": "answer: sizes of sets, after the last round",
+    "query.look": "what it holds",
+    "query.look columns": "columns",
+    "query.look sums": "sums",
+    "query.look histograms": "histograms",
+    "query.look moments": "products",
     "train": "training",
     "evaluate": "evaluation",
 }
@@ -300,6 +331,8 @@ def filled(text: str, rows: Callable[[str], list[str]]) -> str:
 
 def rows_of(name: str) -> list[str]:
     """Return the rows of the table that a marker names."""
+    if name == "look":
+        return look_rows()
     if name == "inferences":
         return [inference_row(words) for words in INFERENCES]
     return task_rows(name) if name in RUNS else [method_row(method) for method in methods()]

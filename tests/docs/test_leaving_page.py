@@ -52,9 +52,13 @@ def test_the_page_has_every_array_and_metric_of_a_local_inference(made, tables):
     assert tables["inferences"] == made.rows_of("inferences")
 
 
+def test_the_page_has_every_name_in_every_reply_of_a_look(made, tables):
+    assert tables["look"] == made.look_rows()
+
+
 def test_the_page_has_a_table_for_each_task_and_rows_of_methods_that_are_there(made, tables):
     """With every method it has each; a new one is on the page once that is made again."""
-    assert list(tables) == [*made.RUNS, "methods", "inferences"]
+    assert list(tables) == [*made.RUNS, "look", "methods", "inferences"]
     assert sorted(made.RUNS) == sorted(modules("tasks"))
     named = [row.split("]")[0].removeprefix("| [") for row in tables["methods"]]
     there = list(methods())

@@ -14,7 +14,7 @@ from looks import look_at
 from fedbary.client_app import app
 from fedbary.data.beside import UNITS
 from fedbary.data.deal import client_rows
-from fedbary.data.frame import column
+from fedbary.data.frame import column, frame_of
 from fedbary.errors import RunError
 from fedbary.launching.deploy import site_configs
 from fedbary.server_app.engine.inline import InlineGrid
@@ -235,7 +235,7 @@ def test_all_bytes_of_a_look_hold_no_extreme_no_few_rows_and_no_rare_name(seed, 
         secret = [*common[common < 5].index, "PID", "NOTE", "1950-"]
         assert not [word for word in secret if any(word in text for text in texts)]
         assert not [word for word in secret if word.encode() in packed]
-        for name in ("level-rows", "cells", "seen", "count", "missing"):
+        for name in ("level-rows", "cell-rows", "seen", "count", "missing"):
             counts = reply.content["metrics"].get(name, [])
             counts = counts if isinstance(counts, list) else [counts]
             assert not [n for n in counts if 0 < n < 5], name
@@ -247,12 +247,13 @@ def test_all_bytes_of_a_look_hold_no_extreme_no_few_rows_and_no_rare_name(seed, 
 
 
 def test_hostile_answers_are_no_look_and_leave_their_site_out():
-    sound = {"count": 50, "edges": [1], "places": [3], "cells": [20, 30]}
+    sound = {"count": 50, "edges": [1], "places": [3], "cell-rows": [20, 30]}
     edges = [rules.grid(0.0, 1.0)]
     assert read_histograms(sound, 50, edges)[0][1].tolist() == [20, 30]
     for odd in (
-        {"cells": [20, 31]}, {"cells": [50]}, {"cells": [48, 2]}, {"places": [10**6]},
-        {"places": [-1]}, {"edges": [-1]}, {"edges": [2]}, {"edges": [1, 1]}, {"cells": [10] * 3},
+        {"cell-rows": [20, 31]}, {"cell-rows": [50]}, {"cell-rows": [48, 2]}, {"places": [10**6]},
+        {"places": [-1]}, {"edges": [-1]}, {"edges": [2]}, {"edges": [1, 1]},
+        {"cell-rows": [10] * 3},
     ):  # fmt: skip
         with pytest.raises(ValueError):
             read_histograms({**sound, **odd}, 50, edges)
@@ -306,3 +307,12 @@ def test_a_look_is_written_whole_and_no_line_is_longer_than_the_screen(columns, 
     assert page.index("Findings") < page.index("data:image/png") < page.index("<table>")
     assert (tmp_path / "look" / "look.md").is_file()
     write(held, tmp_path / "look", force=True)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 6])
+def test_the_site_itself_is_told_of_far_cells_however_few_they_are(rows):
+    held = table(100)
+    held.loc[50 : 49 + rows, "age"] = -999
+    frame = frame_of("x", held, "")
+    (line,) = rules.own_lines(frame, held)
+    assert f"column age: -999 lies far from all others, in {rows} rows, the first is 51" in line

@@ -255,7 +255,9 @@ def read_histograms(
     metrics: Mapping[str, Any], most: int, edges: Sequence[np.ndarray]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the edges and counts of a site's histograms; an error if no rows have them."""
-    sizes, places, cells = (list(map(int, metrics[key])) for key in ("edges", "places", "cells"))
+    sizes, places, cells = (
+        list(map(int, metrics[key])) for key in ("edges", "places", "cell-rows")
+    )
     found = []
     for held, size in zip(edges, sizes, strict=True):
         own, rows = np.array(places[:size], int), np.array(cells[: size + (size > 0)], float)

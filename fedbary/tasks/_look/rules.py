@@ -13,14 +13,15 @@ A message holds no minimum, no maximum, no count of 1 to 4 rows and no name that
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedbary.data.frame import MAX_LEVELS, Column, Frame, disguised
+from fedbary.data.frame import MAX_LEVELS, Column, Frame, disguised, text_of
+from fedbary.data.sentinels import sentinels
 from fedbary.data.tables import Choice
 from fedbary.data.tables._layout import FEW, is_number, numbers_rows
 from fedbary.tasks import _sums
@@ -37,6 +38,9 @@ ROWS_OF_PRODUCTS = 20, 10
 
 DOMINATES = 0.9
 """Share of the sum of squares about the median from which on one value would be known by it."""
+
+FAR = 3.0
+"""Ranges of all other values from which on one to four cells are said to the site itself."""
 
 NUMBERS, LEVELS, EMPTY, DATES, TEXTS = "numbers", "levels", "empty", "dates", "texts"
 ROW_NAMES, MIXED, AS_TEXT = "row names", "numbers and words", "numbers as text"
@@ -145,6 +149,24 @@ def table_told(table: Frame, choice: Choice) -> dict[str, Told]:
     }
 
 
+def own_lines(table: Frame, names: Iterable[str]) -> Iterator[str]:
+    """Yield lines for the site's own log: cells of its columns that lie far from all others."""
+    for name in names:
+        values = table.columns[name].numbers
+        there = np.flatnonzero(np.isfinite(values))
+        order = there[np.argsort(values[there])]
+        far = [*sentinels(values)]
+        for few in range(1, min(LEAST, len(order) // 4)):
+            for end, rest in ((order[:few], order[few:]), (order[-few:], order[:-few])):
+                gap = abs(values[rest][:, None] - values[end]).min()
+                if gap > FAR * np.ptp(values[rest]) > 0:
+                    far += values[end].tolist()
+        for value in dict.fromkeys(far):
+            rows = np.flatnonzero(values == value)
+            said = f"in {len(rows)} rows, the first is {rows[0] + 1}"
+            yield f"column {name}: {text_of(value)} lies far from all others, {said}"
+
+
 def answer(question: str, told: Mapping[str, Told], asked: Mapping[str, Any]) -> dict[str, Any]:
     """Answer a question of a look, see `fedbary.tasks._look.dialogue`.
 
@@ -167,6 +189,10 @@ def answer(question: str, told: Mapping[str, Told], asked: Mapping[str, Any]) ->
     if question == _sums.MOMENTS:
         return _sums.answer_moments(torch.from_numpy(complete(columns)), asked)
     raise ValueError(f"a look has no question {question!r}")
+
+
+WORDS = ("names", "kinds", "kept", "level-names")
+"""The entries of an answer that are texts."""
 
 
 def columns_told(told: Mapping[str, Told]) -> dict[str, Any]:
@@ -223,7 +249,7 @@ def histograms(columns: np.ndarray, mean: np.ndarray, std: Sequence[float]) -> d
     return {
         "edges": [len(places) for places, _ in found],
         "places": [place for places, _ in found for place in places],
-        "cells": [rows for _, cells in found for rows in cells],
+        "cell-rows": [rows for _, cells in found for rows in cells],
     }
 
 
