@@ -26,7 +26,7 @@ from fedbary.methods.pvi import PVI
 from fedbary.runs.resume import rounds_before, sound_checkpoint
 from fedbary.runs.schema import CLIENTS
 from fedbary.settings.config import Settings
-from fedbary.tasks import Contrasts
+from fedbary.tasks import Contrasts, are_levels
 from fedbary.texts import listed
 from fedbary.trained.coefficients import (
     COLLINEAR,
@@ -141,10 +141,10 @@ def of_sums(method: SumsMethod, state: Tensors, contrasts: Contrasts) -> Factors
     SettingError
         If there are no more rows than terms.
     """
-    if contrasts.link != "identity":
-        classes = tuple(name.partition(" against ")[0] for name in contrasts.outcomes)
-        shares = torch.eye(len(classes) + 1, dtype=torch.float64)[1:]
-        contrasts = replace(contrasts, outcomes=classes, outputs=shares, link="identity")
+    if classes := contrasts.link != "identity":
+        names = tuple(name.rpartition(" against ")[0] for name in contrasts.outcomes)
+        shares = torch.eye(len(names) + 1, dtype=torch.float64)[1:]
+        contrasts = replace(contrasts, outcomes=names, outputs=shares, link="identity")
     terms, outputs = len(contrasts.terms), contrasts.outputs.numpy()
     grams, rows = dict[str, np.ndarray](), dict[str, float]()
     q, r = np.linalg.qr(contrasts.columns.numpy().T)
@@ -157,7 +157,12 @@ def of_sums(method: SumsMethod, state: Tensors, contrasts: Contrasts) -> Factors
         rows[name] = rows.get(name, 0.0) + count
     if (degrees := sum(rows.values()) - terms) <= 0:
         raise SettingError("run", f"{sum(rows.values()):.0f} rows", f"more than {terms} terms")
-    mode, left, _ = _least_squares(sum(grams.values()), terms)
+    total = sum(grams.values())
+    mode, left, _ = _least_squares(total, terms)
+    if classes:
+        events = torch.from_numpy(np.linalg.solve(r, total[:terms, terms:]).T).round()
+        levels = are_levels(contrasts.units)
+        contrasts = replace(contrasts, events=torch.where(levels, events, events[:, -1:]))
     var = left / degrees
     sites = {}
     for name, gram in grams.items():
@@ -215,15 +220,16 @@ def _require_linear(contrasts: Contrasts, model: Tensors) -> None:
 
 def _unused_rows(trained: Trained) -> Iterator[str]:
     """Yield a line on rows of the data that are not used."""
-    data, held_out = trained.data, trained.settings.holdout
-    if data is not None and (used := int(data.trained.sum())) < len(data.rows):
-        share = 100 * used / len(data.rows)
+    settings, data = trained.settings, trained.data
+    apart = dict(settings).get("test_dataset", "none")
+    if data is not None and apart == "none" and not data.trained.all():
+        used, share = int(data.trained.sum()), 100 * float(data.trained.double().mean())
         yield (
-            f"Rows: {used} of the data's {len(data.rows)} are used ({share:.0f} %). "
-            "holdout=0 uses those that sites hold out, test_dataset= those of the test"
+            f"Rows: {used} of the data's {len(data.rows)} are used ({share:.0f} %); the others "
+            "test. holdout=0 uses what sites hold out. Sites with tables of their own test on none"
         )
-    elif data is None and held_out:
-        yield f"Rows: each site holds out {100 * held_out:g} % of its own. holdout=0 uses all"
+    elif settings.holdout:
+        yield f"Rows: each site holds out {settings.holdout:.0%} of its own; holdout=0 uses all"
 
 
 def _filled(missing: str, anyway: bool) -> Iterator[str]:
