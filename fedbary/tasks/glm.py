@@ -164,12 +164,18 @@ class Glm(Rows):
     def load(self, name: str, layout: Layout | None = None) -> Examples:
         """Return the rows of a source, all of them to train on."""
         by, own = self.settings, self.own
-        if self.family.classes:
-            classes = parse_classes(own.classes) if layout is None and own.classes != "auto" else ()
-            place, how = (by.data_dir, own.target), (by.download, self.choice)
-            held = load_labelled(name, *place, classes, layout, *how)
-        else:
-            held = load(name, by.data_dir, own.target, by.download, layout, self.choice)
+        where, how = (by.data_dir, own.target), (by.download, self.choice)
+        try:
+            if self.family.classes:
+                named = own.classes != "auto" and layout is None
+                classes = parse_classes(own.classes) if named else ()
+                held = load_labelled(name, *where, classes, layout, *how)
+            else:
+                held = load(name, *where, how[0], layout, how[1])
+        except CellError as error:
+            if error.setting != "columns" or own.terms == "all":
+                raise
+            raise CellError("terms", error.value, error.allowed) from None
         self._require(held)
         return _whole(held)
 
