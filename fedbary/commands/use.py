@@ -1,4 +1,4 @@
-"""The commands that use a run that has ended: predict, evaluate, export."""
+"""The commands that use a run that has ended."""
 
 from __future__ import annotations
 
@@ -472,3 +472,46 @@ def forget(
     for line in without(run, site, place, own_code):
         tell(line)
     print(f"Results: {place}")
+
+
+def coefficients(
+    run: Run,
+    site: Annotated[
+        str | None, typer.Option(help="Print this site's own estimates, too.", show_default="none")
+    ] = None,
+    without_each: Annotated[
+        bool, typer.Option("--without-each", help="Print the estimates without each site, too.")
+    ] = False,
+    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
+    anyway: Annotated[
+        bool,
+        typer.Option(
+            "--anyway", help="Go on where cells were filled in or rounds have not settled."
+        ),
+    ] = False,
+    output: Annotated[Path, typer.Option(help="Folder to write.")] = Path("coefficients"),
+    own_code: OwnCode = False,
+    force: Force = False,
+) -> None:
+    """Print the coefficients of a linear run on tables, with intervals and how sites differ.
+
+    RUN is the folder of a run that has ended: of PVI with inference=laplace covariance=full
+    model=linear, or of ConjugateGaussian, Ridge or LDA.
+
+    Coefficients are in the columns' own units, levels against the first one, classes against the
+    first. The folder gets coefficients.csv, with each site's own estimates and those without it,
+    and forest.png.
+
+    Examples: `fedbary coefficients runs/RUN`; `fedbary coefficients runs/RUN --site north
+    --without-each --level 0.9`.
+    """
+    from fedbary.trained import load, writing
+
+    writing.require_free([output], force)
+    found = load(run, own_code).coefficients(level, anyway)
+    said = found.summary(site, without_each)
+    with writing.written_whole(output, force) as folder:
+        with spared("forest.png", tell):
+            writing.write_picture(folder / "forest.png", found.picture())
+        writing.write_table(folder / "coefficients.csv", found.table)
+    print(f"{said}\nCoefficients: {output}")

@@ -62,10 +62,14 @@ SLOPE, _SITES = "slope", "site/"
 MOST_NUMBERS = 2**25
 """The most numbers of a site: 128 MB in float32."""
 
+OWN = "own/"
+MOST_OWN = 2**17
+"""The most numbers of a site that is kept of the first round, too: tables have no more."""
+
 _TOTALS: WeakKeyDictionary[Server, Mapping[str, Tensor]] = WeakKeyDictionary()
 """The sum of the sites, as long as the messages of a round are made."""
 
-_RESIDUAL, _STEP, _CLIENTS = "step/residual", "step/length", "step/clients"
+RESIDUAL, _STEP, _CLIENTS = "step/residual", "step/length", "step/clients"
 """The keys of r and γ of the last round, and of a number that stands for who replied in it."""
 
 LEAST_STEP = 0.1
@@ -194,7 +198,20 @@ class Expanded:
                 sites[client] = {n: torch.lerp(own[n], t, step) for n, t in site.items()}
             moved = self._product(structure, mean, sites).mode
         model, held = self._at(structure, server.model, sites, moved)
-        return model, {**kept, **held}
+        return model, {**kept, **held, **self._own(server, structure, found)}
+
+    def _own(
+        self, server: Server, structure: Structure, found: Mapping[str, Tensors]
+    ) -> dict[str, Tensor]:
+        """Return the first round's sites with their slopes at 0: under the prior alone."""
+        if any(key.startswith(_SITES) for key in server.state):
+            return {key: own for key, own in server.state.items() if key.startswith(OWN)}
+        held, mean = dict[str, Tensor](), self.mean(server.model)
+        if sum(structure.sizes().values()) <= MOST_OWN:
+            for client, site in found.items():
+                slope = site[SLOPE] - structure.product(site)(mean).flatten()
+                held |= of_client(OWN, client, {**site, SLOPE: slope})
+        return held
 
     def without(self, server: Server, site: str) -> tuple[Tensors, Tensors]:
         """Return the model and the state without a site; the others' expansions stay.
@@ -213,7 +230,10 @@ class Expanded:
         if not left:
             raise SettingError("site", site, "one of several sites; this is the run's only one")
         moved = self._product(structure, mean, left).mode
-        return self._at(structure, server.model, left, moved)
+        model, state = self._at(structure, server.model, left, moved)
+        for client, own in by_client(OWN, server.state).items():
+            state |= of_client(OWN, client, own) if client in left else {}
+        return model, state
 
     def step_length(self, before: Tensors, after: Tensors, state: Tensors) -> float:
         """Return √⟨r, (λ + Σ P_k) r⟩, r the step of the mean: the most that a contrast moves."""
@@ -257,7 +277,7 @@ class Expanded:
         elif self.damping or structure.undamped:
             step = self.damping or 1.0
         elif _CLIENTS in state and int(state[_CLIENTS]) == who:
-            last = state[_RESIDUAL].view_as(mean)
+            last = state[RESIDUAL].view_as(mean)
             change = residual - last
             bent = undamped.applied(change)
             size = float((change * bent).sum())
@@ -265,7 +285,7 @@ class Expanded:
             step = min(max(wanted, LEAST_STEP), 1.0)
         else:
             step = structure.damping
-        held = {_RESIDUAL: residual.flatten(), _STEP: torch.tensor(step, dtype=torch.float64)}
+        held = {RESIDUAL: residual.flatten(), _STEP: torch.tensor(step, dtype=torch.float64)}
         return step, {**held, _CLIENTS: torch.tensor(who)}
 
     def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:

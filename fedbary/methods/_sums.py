@@ -251,6 +251,10 @@ class SumsMethod(Method):
         """Return mean and mean square (k,) of the features, and of a target that is a number."""
 
     @abstractmethod
+    def gram(self, means: Tensors) -> Tensor:
+        """Return the mean of z zᵀ of the rows z = (φ, 1, targets), float64."""
+
+    @abstractmethod
     def rescaled(self, means: Tensors, shift: Tensor, scale: Tensor) -> Tensors:
         """Return the means of the same examples whose columns z (k,) are (z − shift)/scale."""
 

@@ -102,6 +102,10 @@ class ConjugateGaussian(SumsMethod):
         rows = torch.cat([features, torch.ones_like(features[:, :1]), y.double()[:, None]], 1)
         return {PRODUCTS: packed(rows.T @ rows)}
 
+    def gram(self, means: Tensors) -> Tensor:
+        """Return the mean of z zᵀ, z = (φ, 1, y), (d + 2, d + 2)."""
+        return _products(means)
+
     def columns(self, means: Tensors) -> tuple[Tensor, Tensor]:
         """Return mean and mean square (d + 1,) of the features and the target."""
         whole = _products(means)

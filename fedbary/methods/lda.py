@@ -209,6 +209,16 @@ class LDA(SumsMethod):
         total = sums_by_class(means).sum(0)
         return total, unpacked(means[PRODUCTS].double(), len(total)).diagonal()
 
+    def gram(self, means: Tensors) -> Tensor:
+        """Return the mean of z zᵀ, z = (φ, 1, the classes' indicators)."""
+        shares, sums = means[SHARES].double(), sums_by_class(means)
+        products = unpacked(means[PRODUCTS].double(), sums.shape[1])
+        targets = torch.cat([sums, shares[:, None]], 1)
+        total = targets.sum(0)
+        one = torch.cat([torch.cat([products, total[None, :-1]]), total[:, None]], 1)
+        below = torch.cat([targets, shares.diag()], 1)
+        return torch.cat([torch.cat([one, targets.T], 1), below])
+
     def rescaled(self, means: Tensors, shift: Tensor, scale: Tensor) -> Tensors:
         """Return the means of the same examples whose features φ are (φ − shift)/scale."""
         shares, sums = means[SHARES].double(), sums_by_class(means)

@@ -17,7 +17,7 @@ from fedbary.parts.registry import is_factory
 from fedbary.settings.config import Settings
 from fedbary.tasks._calibrated import edges, groups, held_out, hits_and_sizes, risks, row_names
 from fedbary.tasks._classes import Classes
-from fedbary.tasks._contrasts import Contrasts
+from fedbary.tasks._contrasts import NUMBER, Contrasts, are_levels
 from fedbary.tasks._task import Task
 from fedbary.tasks._values import (
     ClientMetrics,
@@ -31,6 +31,7 @@ from fedbary.tasks._values import (
 )
 
 __all__ = [
+    "NUMBER",
     "Classes",
     "ClientMetrics",
     "Contrasts",
@@ -42,6 +43,7 @@ __all__ = [
     "Signature",
     "Task",
     "Tested",
+    "are_levels",
     "edges",
     "groups",
     "held_out",

@@ -14,6 +14,9 @@ from fedbary.errors import SettingError
 
 INTERCEPT = "intercept"
 
+NUMBER = "per 1"
+"""The unit of a number."""
+
 
 @dataclass(frozen=True, eq=False)
 class Contrasts:
@@ -59,6 +62,11 @@ class Contrasts:
         return torch.kron(self.outputs, self.columns)
 
 
+def are_levels(units: Sequence[str]) -> Tensor:
+    """Return which terms are of levels, (terms,) bool."""
+    return torch.tensor([unit.startswith("against") for unit in units])
+
+
 def columns_of(
     layout: Layout, mean: Tensor, std: Tensor, references: Mapping[str, str] | None = None
 ) -> tuple[tuple[str, ...], tuple[str, ...], Tensor]:
@@ -98,7 +106,7 @@ def columns_of(
             reference = held.pop(known.index(named))
             base = base + slopes[reference]
         for p in held:
-            terms[names[p]] = f"against {named}" if levels else "per 1"
+            terms[names[p]] = f"against {named}" if levels else NUMBER
             rows.append(slopes[p] - slopes[reference] if levels else slopes[p])
     one = torch.zeros(len(rows) + 1, 1, dtype=torch.float64)
     one[-1] = 1
@@ -106,12 +114,12 @@ def columns_of(
     return (*terms, INTERCEPT), (*terms.values(), ""), matrix
 
 
-def rows_of(terms: Sequence[str], layout: Layout, mean: Tensor, count: Tensor) -> Tensor:
+def rows_of(
+    terms: Sequence[str], units: Sequence[str], layout: Layout, mean: Tensor, count: Tensor
+) -> Tensor:
     """Return how many rows have the level of each term, (terms,); of a number, all have a value."""
-    features = layout.features
-    levels = {f"{column}={level}" for column, levels in layout.columns for level in levels}
-    shares = [mean[features.index(term)] if term in levels else torch.ones(()) for term in terms]
-    return (torch.stack([share.double() for share in shares]) * count).round()
+    places = [layout.features.index(term) if term != INTERCEPT else 0 for term in terms]
+    return (torch.where(are_levels(units), mean[places].double(), 1.0) * count).round()
 
 
 def against(classes: int, reference: int = 0) -> Tensor:

@@ -36,7 +36,7 @@ from fedbary.settings.task_words import OfClasses, OfRows
 from fedbary.tasks import _beyond, _classes, _failing, _sums
 from fedbary.tasks._class_weights import class_weights, natural, weighted_cross_entropy
 from fedbary.tasks._classes import Classes, predicts_classes
-from fedbary.tasks._contrasts import Contrasts, against, columns_of, rows_of
+from fedbary.tasks._contrasts import Contrasts, against, are_levels, columns_of, rows_of
 from fedbary.tasks._network import network
 from fedbary.tasks._rows import Rows
 from fedbary.tasks._values import (
@@ -235,9 +235,8 @@ class Tables(Rows, Classes):
         rows = facts["class_rows"].double()
         terms, units, columns = columns_of(signature, facts["mean"], facts["std"])
         shape = len(rows) - 1, len(terms)
-        seen = rows_of(terms, signature, facts["mean"], rows.sum())
-        events = torch.full(shape, torch.nan, dtype=torch.float64)
-        events[:, -1] = rows[1:]
+        seen = rows_of(terms, units, signature, facts["mean"], rows.sum())
+        events = torch.where(are_levels(units), torch.nan, rows[1:, None])
         names = signature.classes
         return Contrasts(
             terms,

@@ -98,6 +98,7 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
         rounds,
         read_digest(folder),
         read_sites(folder, len(row_names(settings, signature)), risks(signature)),
+        folder,
     )
 
 

@@ -32,6 +32,8 @@ from fedbary.tasks import Outcome, Signature, Task, groups, row_names, task_of
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from fedbary.trained.coefficients import Coefficients
+
 Inputs: TypeAlias = "Tensor | Examples | DataFrame | Sequence[str]"
 """Examples, or inputs as a task takes them."""
 
@@ -59,6 +61,8 @@ class Trained:
         Digest of the data; None if the run's folder has none.
     sites : mapping of str to HeldOut
         Each site's histograms by its name; empty if the run has no conformal sets.
+    folder : Path
+        The run's folder.
     """
 
     network: nn.Module
@@ -69,6 +73,7 @@ class Trained:
     rounds: list[dict[str, Any]]
     data: Digest | None = None
     sites: Mapping[str, HeldOut] = field(default_factory=dict)
+    folder: Path = Path()
 
     @property
     def posterior(self) -> Posterior:
@@ -269,6 +274,32 @@ class Trained:
         seed = seed_of_draws(self.settings.seed)
         plain = replace(self._outcome, told={})
         return self.task.predict(plain, self.inputs(x), self.facts, seed)
+
+    def coefficients(self, level: float = 0.95, anyway: bool = False) -> Coefficients:
+        """Return coefficients in the columns' own units, with intervals and how sites differ.
+
+        Parameters
+        ----------
+        level
+            Level of the intervals, above 0 and below 1.
+        anyway
+            True: also where cells were filled in or rounds have not settled; a note says so.
+
+        Returns
+        -------
+        Coefficients
+            Its `table` is a DataFrame, its `summary()` a text.
+
+        Raises
+        ------
+        SettingError
+            If the run has no such table: no linear model of a table's columns, no factors that
+            hold all covariances, weights or noise in these, cells that were filled in, rounds that
+            have not settled; or if columns are combinations of others.
+        """
+        from fedbary.trained.factors import coefficients
+
+        return coefficients(self, level, anyway)
 
     def export(
         self,

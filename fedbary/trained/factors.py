@@ -1,0 +1,306 @@
+"""The table of a run's coefficients, from the factors that its server holds.
+
+PVI's full Laplace sites are factors as they are. Sums of products are those of least squares under
+a flat prior: P_k = A_k/s² with the residual variance s² = RSS/(n − p). Sums of LDA and Ridge are of
+a linear model of each class's probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from scipy.special import chdtrc
+
+from fedbary.aggregation.covariance import unpacked
+from fedbary.aggregation.sums import select_prefix
+from fedbary.errors import SettingError
+from fedbary.methods import method_of
+from fedbary.methods._expanded import OWN, RESIDUAL, SLOPE
+from fedbary.methods._method import Method, Tensors, by_client, whose
+from fedbary.methods._sums import SumsMethod, sites_of
+from fedbary.methods.pvi import PVI
+from fedbary.runs.resume import rounds_before, sound_checkpoint
+from fedbary.runs.schema import CLIENTS
+from fedbary.settings.config import Settings
+from fedbary.tasks import Contrasts, are_levels
+from fedbary.texts import listed
+from fedbary.trained.coefficients import (
+    COLLINEAR,
+    DIFFER,
+    Coefficients,
+    Factors,
+    Site,
+    counted,
+    ends,
+    tabulated,
+)
+from fedbary.trained.started_from import METHOD_STATE
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from fedbary.trained.run import Trained
+
+SETTLED = 1e-3
+"""Largest last step of settled rounds, in standard deviations."""
+
+ROUNDING = 1e-6
+"""A site's variance over that of all sites that is rounding: all of its targets are equal."""
+
+FEW_EVENTS = 10
+"""Events a coefficient below which a line warns."""
+
+BEGIN = "method=PVI inference=laplace covariance=full model=linear prior_std=10 holdout=0 rounds=6"
+"""Settings of a run that has a table of coefficients."""
+
+
+def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
+    """Return the table of coefficients of a run; see `Trained.coefficients`."""
+    if not 0 < level < 1:
+        raise SettingError("level", level, "above 0 and below 1")
+    settings, folder = trained.settings, trained.folder
+    method = method_of(settings)
+    contrasts = trained.task.contrasts(trained.signature, trained.facts)
+    _require_right(settings, method)
+    earlier = [made["rounds"] for made in rounds_before(folder)]
+    again = settings.model_copy(update={"resume": "last"})
+    checkpoint = sound_checkpoint(folder, again, earlier)
+    state, model = select_prefix(METHOD_STATE, checkpoint.strategy), checkpoint.arrays
+    _require_linear(contrasts, model)
+    notes = [*_unused_rows(trained), *_filled(trained.signature.missing, anyway)]
+    if isinstance(method, SumsMethod):
+        factors = of_sums(method, state, contrasts)
+        words = f"least squares, t with {factors.degrees:.0f} degrees of freedom"
+        if factors.contrasts.link != contrasts.link:
+            notes.append(
+                "Estimates are differences of probabilities. The intervals take one variance for "
+                "all rows, which classes do not have; for odds ratios: " + BEGIN
+            )
+    else:
+        assert isinstance(method, PVI)
+        counted = {c["site"]: c["num-examples"] for r in trained.rounds for c in r.get(CLIENTS, [])}
+        factors = of_laplace(method, model, state, contrasts, counted)
+        words = f"mode and curvature, prior N(0, {method.prior_std:g}²)"
+        notes += _unsettled(trained, factors, state, anyway)
+    table = tabulated(factors, level)
+    rows = sum(site.rows for site in factors.sites.values())
+    title = f"{settings.method}, {rows:.0f} rows of {len(factors.sites)} sites: {words}"
+    notes += _cautions(factors, table, level)
+    return Coefficients(table, title, tuple(notes), factors, level)
+
+
+def basis(contrasts: Contrasts) -> tuple[np.ndarray, np.ndarray]:
+    """Return Q, (weights, p), and Rᵀ, (p, p), of J = Rᵀ Qᵀ."""
+    q, r = np.linalg.qr(contrasts.matrix.numpy().T)
+    return q, r.T
+
+
+def of_laplace(
+    method: PVI, model: Tensors, state: Tensors, contrasts: Contrasts, counted: Mapping[str, float]
+) -> Factors:
+    """Return the factors of full Laplace sites.
+
+    Parameters
+    ----------
+    method, model, state
+        The run's method, its global model and its state at the server.
+    contrasts
+        What the coefficients are.
+    counted
+        Rows of each site by its name.
+    """
+    expanded, (q, turn) = method.expanded, basis(contrasts)
+    structure, mean = expanded.structure(model), expanded.mean(model)
+    mode, alone = q.T @ mean.flatten().numpy(), by_client(OWN, state)
+
+    def projected(held: Tensors) -> tuple[np.ndarray, np.ndarray]:
+        matrix = unpacked(held["precision"], mean.numel()).numpy()
+        return q.T @ matrix @ q, q.T @ held[SLOPE].numpy()
+
+    sites: dict[str, Site] = {}
+    for client, held in expanded.sites(state, structure):
+        (precision, slope), name = projected(held), whose(client)
+        if name in sites:
+            precision, slope = precision + sites[name].precision, slope + sites[name].slope
+        sites[name] = Site(counted.get(name, np.nan), precision, slope)
+        if client in alone:
+            own, at_zero = projected(alone[client])
+            sites[name] = replace(sites[name], alone=(own, at_zero + own @ mode))
+    return Factors(contrasts, turn, mode, method.prior_std**-2, sites)
+
+
+def of_sums(method: SumsMethod, state: Tensors, contrasts: Contrasts) -> Factors:
+    """Return the factors of least squares from a method's state of sums.
+
+    Raises
+    ------
+    SettingError
+        If there are no more rows than terms.
+    """
+    if classes := contrasts.link != "identity":
+        names = tuple(name.rpartition(" against ")[0] for name in contrasts.outcomes)
+        shares = torch.eye(len(names) + 1, dtype=torch.float64)[1:]
+        contrasts = replace(contrasts, outcomes=names, outputs=shares, link="identity")
+    terms, outputs = len(contrasts.terms), contrasts.outputs.numpy()
+    grams, rows = dict[str, np.ndarray](), dict[str, float]()
+    q, r = np.linalg.qr(contrasts.columns.numpy().T)
+    turn = np.zeros((len(q) + outputs.shape[1], terms + len(outputs)))
+    turn[: len(q), :terms], turn[len(q) :, terms:] = q, outputs.T
+    for client, (count, means) in sites_of(state).items():
+        name = whose(client)
+        gram = turn.T @ method.gram(means).numpy() @ turn
+        grams[name] = grams.get(name, 0.0) + count * gram
+        rows[name] = rows.get(name, 0.0) + count
+    if (degrees := sum(rows.values()) - terms) <= 0:
+        raise SettingError("run", f"{sum(rows.values()):.0f} rows", f"more than {terms} terms")
+    total = sum(grams.values())
+    mode, left, _ = _least_squares(total, terms)
+    if classes:
+        events = torch.from_numpy(np.linalg.solve(r, total[:terms, terms:]).T).round()
+        levels = are_levels(contrasts.units)
+        contrasts = replace(contrasts, events=torch.where(levels, events, events[:, -1:]))
+    var = left / degrees
+    sites = {}
+    for name, gram in grams.items():
+        _, own, rank = _least_squares(gram, terms)
+        more = rows[name] - rank
+        ratio = own / max(more, 1) / var
+        spread = np.sqrt(np.where((more > 0) & (ratio > ROUNDING), ratio, np.nan))
+        precision = np.kron(np.diag(1 / var), gram[:terms, :terms])
+        slope = (gram[:terms, :terms] @ mode - gram[:terms, terms:]) / var
+        sites[name] = Site(rows[name], precision, slope.T.flatten(), np.repeat(spread, terms))
+    whole = np.kron(np.eye(len(outputs)), r.T)
+    return Factors(contrasts, whole, mode.T.flatten(), 0.0, sites, degrees)
+
+
+def _least_squares(gram: np.ndarray, terms: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the solutions (terms, targets), each target's squares left over, and the rank."""
+    x, xy = gram[:terms, :terms], gram[:terms, terms:]
+    inverse = np.linalg.pinv(x, rcond=COLLINEAR, hermitian=True)
+    found = inverse @ xy
+    left = gram.diagonal()[terms:] - (xy * found).sum(0)
+    return (
+        found,
+        left.clip(1e-12 * gram.diagonal()[terms:]),
+        int(np.linalg.matrix_rank(inverse, hermitian=True)),
+    )
+
+
+def _require_right(settings: Settings, method: Method) -> None:
+    """Raise a SettingError unless the method's factors are those of the rows' likelihood."""
+    words = {"kl_weight": 1.0, "class_weights": "none"}
+    if isinstance(method, SumsMethod):
+        words = {"max_norm": 0.0, "epsilon": 0.0, "max_weight_ratio": "none"}
+    elif not isinstance(method, PVI):
+        allowed = "ConjugateGaussian, Ridge, LDA or PVI with full sites. Other methods hold no "
+        allowed += f"curvature of each site, or one whose standard deviations are wrong: {BEGIN}"
+        raise SettingError("method", settings.method, allowed)
+    elif method.covariance != "full":
+        given = "of a mean field" if method.covariance == "none" else method.covariance
+        allowed = "full: the standard deviations of the others are wrong where columns are "
+        raise SettingError("covariance", given, f"{allowed}correlated; begin with {BEGIN}")
+    for name, wanted in words.items():
+        given = {**dict(settings), **vars(method)}.get(name, wanted)
+        if given != wanted:
+            allowed = f"{wanted}: with another the factors are not those of the rows"
+            raise SettingError(name, given, allowed)
+
+
+def _require_linear(contrasts: Contrasts, model: Tensors) -> None:
+    """Raise a SettingError unless the model's only matrix is the layer of the coefficients."""
+    matrices = [weight for weight in model.values() if weight.ndim > 1]
+    outputs, width = contrasts.outputs.shape[1], contrasts.columns.shape[1]
+    if [tuple(weight.shape) for weight in matrices] != [(outputs, width - 1)]:
+        raise SettingError("model", "a network with hidden layers", f"linear; begin with {BEGIN}")
+
+
+def _unused_rows(trained: Trained) -> Iterator[str]:
+    """Yield a line on rows of the data that are not used."""
+    data, held_out = trained.data, trained.settings.holdout
+    if data is not None and (used := int(data.trained.sum())) < len(data.rows):
+        share = 100 * used / len(data.rows)
+        yield (
+            f"Rows: {used} of the data's {len(data.rows)} are used ({share:.0f} %). "
+            "holdout=0 uses those that sites hold out, test_dataset= those of the test"
+        )
+    elif data is None and held_out:
+        yield f"Rows: each site holds out {100 * held_out:g} % of its own. holdout=0 uses all"
+
+
+def _filled(missing: str, anyway: bool) -> Iterator[str]:
+    """Yield a line on cells that are filled in; raise a SettingError unless it goes on anyway."""
+    if missing not in ("mean", "median", "indicator"):
+        return
+    why = "95 % intervals then hold the truth in as few as 45 %"
+    if not anyway:
+        allowed = f"refuse: cells are filled in, and {why}; leave rows with empty cells out, or go "
+        raise SettingError("missing", missing, f"{allowed}on with --anyway (anyway=True)")
+    yield f"Cells are filled in (missing={missing}): {why}"
+
+
+def _unsettled(trained: Trained, factors: Factors, state: Tensors, anyway: bool) -> Iterator[str]:
+    """Yield a line on rounds that have not settled; raise a SettingError unless it goes on."""
+    rounds = trained.settings.rounds
+    on = f"fedbary resume {trained.folder} rounds={rounds + 3}"
+    last = next((line for line in reversed(trained.rounds) if CLIENTS in line), {CLIENTS: ()})
+    heard = {client["site"] for client in last[CLIENTS]}
+    if RESIDUAL in state:
+        step = np.abs(factors.contrasts.matrix.numpy() @ state[RESIDUAL].numpy() / factors.stds)
+        names = factors.contrasts.terms * len(factors.contrasts.outcomes)
+        said = f"a last step of {step.max():.2g} standard deviations ({names[int(step.argmax())]})"
+        settled = step.max() <= SETTLED
+    else:
+        said, settled = "no round since a site was taken out", False
+    if not settled and not anyway:
+        allowed = f"at most {SETTLED:g}: {on} goes on; or --anyway (anyway=True)"
+        raise SettingError("run", said, allowed)
+    if not settled:
+        yield f"Rounds have not settled: {said}; {on} goes on"
+    if trained.settings.start_from != "none":
+        yield "Rows of earlier runs count as the modes of those runs saw them"
+    if silent := sorted(factors.sites.keys() - heard):
+        yield f"Not heard in the last round: {listed(silent)}; their factors are older"
+
+
+def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]:
+    """Yield lines on how sites differ, on what the prior holds, on few events."""
+    low, high = (f"HK {end}" for end in ends(level))
+    several = len(factors.contrasts.outcomes) > 1
+    names = [
+        f"{o}: {t}" if several else t for o, t in zip(table["outcome"], table["term"], strict=True)
+    ]
+    table = table.assign(name=names)
+    if len(differ := table[table["p of Q"] < DIFFER]):
+        shown = [f"{r['name']} {r[low]:.4g} to {r[high]:.4g}" for _, r in differ.iterrows()]
+        yield (
+            f"Sites differ (p of Q below {DIFFER}). Take the Hartung-Knapp interval for "
+            f"{listed(shown, '; ')}"
+        )
+    statistic, degrees, most = factors.score()
+    if degrees and (p := float(chdtrc(degrees, statistic))) < DIFFER:
+        yield (
+            f"Sites do not have one set of coefficients (score test, p = {p:.2g}; most of it: "
+            f"{most}). A level of each site's own may be enough to explain it"
+        )
+    several = len(factors.sites) > 1
+    if far := [n for n in factors.sites if several and table[f"without {n}"].isna().all()]:
+        yield (
+            f"Not known from here: the estimates without {listed(far)}. They lie too far off; "
+            "fedbary forget, and further rounds, find them"
+        )
+    if len(held := table[table["flag"] != ""]):
+        yield (
+            f"Held by the prior, not by the rows: {listed(held['name'])}. Some rows may be told "
+            "apart wholly (separation)"
+        )
+    events, rows = factors.contrasts.events[:, -1], factors.contrasts.rows[:, -1]
+    fewest = float(torch.cat([events, rows - events.sum()]).nan_to_num(torch.inf).min())
+    if fewest < FEW_EVENTS * len(factors.contrasts.terms):
+        yield (
+            f"Few events: {counted(fewest)} of one class for {len(factors.contrasts.terms)} "
+            f"coefficients; {FEW_EVENTS} for each are wanted"
+        )
