@@ -11,13 +11,9 @@ from runs_of import INLINE, lines
 from safetensors.torch import load_file
 
 import fedbary
-from fedbary.aggregation.covariance import Full, unpacked
-from fedbary.aggregation.sums import select_prefix
 from fedbary.data.deal import client_rows
 from fedbary.data.terms import spline
 from fedbary.errors import SettingError
-from fedbary.methods import method_of
-from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
@@ -54,20 +50,9 @@ def fitted(folder, table, **words):
     """Return estimates and standard errors (outcomes, terms), the terms, and the run's settings."""
     settings = settings_of(folder, table, **words)
     run_inline(settings, folder / "run")
-    trained = fedbary.load(folder / "run")
-    by = trained.task.contrasts(trained.signature, trained.facts)
-    model = trained.network.state_dict()
-    expanded = method_of(settings).expanded
-    mean, structure = expanded.mean(model), expanded.structure(model)
-    assert isinstance(structure, Full)
-    state = select_prefix("method.", load_checkpoint(folder / "run", "last").strategy)
-    sites = [site["precision"] for _, site in expanded.sites(state, structure)]
-    precision = (
-        unpacked(sum(sites), mean.numel()) + torch.eye(mean.numel()) * expanded.prior_precision
-    )
-    std = (by.matrix @ torch.linalg.inv(precision) @ by.matrix.T).diagonal().sqrt()
-    estimate = by.outputs @ mean @ by.columns.T + by.offset
-    return estimate.numpy(), std.view_as(estimate).numpy(), by.terms, settings
+    held = fedbary.load(folder / "run").coefficients().factors
+    shape, terms = held.contrasts.offset.shape, held.contrasts.terms
+    return held.estimates.reshape(shape), held.stds.reshape(shape), terms, settings
 
 
 def near(found, oracle, std, most):
