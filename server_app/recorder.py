@@ -216,7 +216,7 @@ class Recorder:
 
     def take(self, arrays: Mapping[str, Tensor]) -> Predictive:
         """Hold a global model, and return its `predictive`, which is used from now on."""
-        self._before, self._arrays = getattr(self, "_arrays", arrays), arrays
+        self._arrays = arrays
         self.model.load_state_dict({**arrays})
         self.predictive = self.strategy.predictive(self.model.state_dict())
         return self.predictive
@@ -306,8 +306,7 @@ class Recorder:
         """Return the entry on a round's step, if it trained and the method knows its length."""
         if self._trained is None:
             return {}
-        method, state = self.strategy.method, self.strategy.memory.state
-        length = method.step_length(self._before, self._arrays, state)
+        length = self.strategy.method.step_length(self._arrays, self.strategy.memory.state)
         return {} if length is None else {schema.STEP: length}
 
     def settle(self) -> None:

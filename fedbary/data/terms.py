@@ -39,7 +39,7 @@ MOST_POWER, MOST_DF = 5, 10
 OUTER = 0.05
 """Share of the rows below a spline's first knot, and above its last; the others divide evenly."""
 
-_NAME = r"(?:`([^`]+)`|([^\s`:^(),]+))"
+_NAME = r"(?:`([^`]+)`|([^\s`:^(),+*=~|-][^\s`:^(),+*=~|]*))"
 _FACTOR = re.compile(rf"(?:(log|spline)\({_NAME}(?:,\s*(\d+))?\)|{_NAME}(?:\^(\d+))?)(?=[\s:]|$)")
 
 

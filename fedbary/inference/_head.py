@@ -80,9 +80,8 @@ class Profiled(Joint):
             slope, bent = slopes_and_hessians(self.nll, outputs + a, y)
             total = slope.sum(0) + ridge @ a
             step = torch.linalg.solve(bent.sum(0) + ridge, total)
-            decrement = float(step @ total) / len(outputs)
-            if decrement < _SMALL:
-                break
+            if float(step @ total) < _SMALL * len(outputs):
+                return a - step
             size = 1.0
             while not (after := self._at(a - size * step, outputs, y)) < value and size > _SMALL:
                 size /= 2

@@ -235,9 +235,9 @@ class Expanded:
             state |= of_client(OWN, client, own) if client in left else {}
         return model, state
 
-    def step_length(self, before: Tensors, after: Tensors, state: Tensors) -> float:
-        """Return √⟨r, (λ + Σ P_k) r⟩, r the step of the mean: the most that a contrast moves."""
-        structure, step = self.structure(after), self.mean(after) - self.mean(before)
+    def step_length(self, model: Tensors, state: Tensors) -> float:
+        """Return √⟨r, (λ + Σ P_k) r⟩, r the last step: the most that a contrast has moved."""
+        structure, step = self.structure(model), state[RESIDUAL].view_as(self.mean(model))
         products = [structure.product(site)(step) for _, site in self.sites(state, structure)]
         return math.sqrt(float((step * sum(products, self.prior_precision * step)).sum()))
 

@@ -372,8 +372,8 @@ class Method(Checked):
         """
         raise TypeError(f"{type(self).__name__} does not say what it does with arrivals")
 
-    def step_length(self, before: Tensors, after: Tensors, state: Tensors) -> float | None:
-        """Return the step between two models in standard errors; None where it knows none.
+    def step_length(self, model: Tensors, state: Tensors) -> float | None:
+        """Return the step to a round's model in standard errors; None where it knows none.
 
         It is that of the contrast which has moved most by its own standard error.
         """

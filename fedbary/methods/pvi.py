@@ -173,11 +173,9 @@ class PVI(ServerFactorMethod):
         """Return a posterior, or a site."""
         return model if self.covariance == "none" else self.expanded.reply_like(model)
 
-    def step_length(self, before: Tensors, after: Tensors, state: Tensors) -> float | None:
+    def step_length(self, model: Tensors, state: Tensors) -> float | None:
         """Return the step in standard errors of full Laplace sites, which know these."""
-        return (
-            self.expanded.step_length(before, after, state) if self.covariance == "full" else None
-        )
+        return self.expanded.step_length(model, state) if self.covariance == "full" else None
 
     def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
         """Replace the sites of those that replied, and multiply all."""

@@ -17,7 +17,7 @@ from fedbary.parts.registry import is_factory
 from fedbary.settings.config import Settings
 from fedbary.tasks._calibrated import edges, groups, held_out, hits_and_sizes, risks, row_names
 from fedbary.tasks._classes import Classes
-from fedbary.tasks._contrasts import NUMBER, Contrasts, are_levels
+from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._task import Task
 from fedbary.tasks._values import (
     ClientMetrics,
@@ -31,6 +31,7 @@ from fedbary.tasks._values import (
 )
 
 __all__ = [
+    "INTERCEPT",
     "NUMBER",
     "Classes",
     "ClientMetrics",

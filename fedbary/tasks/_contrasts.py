@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -44,6 +45,8 @@ class Contrasts:
     rows, events : Tensor
         Rows that have the level, and those of them with the outcome, (o, t) float64; NaN where the
         run does not know them.
+    degrees : float
+        Degrees of freedom of the intervals' t; infinite for a normal.
     """
 
     terms: tuple[str, ...]
@@ -55,6 +58,7 @@ class Contrasts:
     offset: Tensor
     rows: Tensor
     events: Tensor
+    degrees: float = math.inf
 
     @property
     def matrix(self) -> Tensor:

@@ -248,6 +248,7 @@ def _note(held: Examples) -> str:
         parts.append(f"levels: {', '.join(texts)}")
     if gone := int(held.x.isnan().any(1).sum()):
         parts.append(f"{gone} rows with missing values")
+    parts.extend(held.notes)
     if held.groups is not None:
         parts.append(f"{len(held.groups.unique())} groups")
     if held.unused:

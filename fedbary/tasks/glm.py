@@ -45,7 +45,7 @@ from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfRows
 from fedbary.tasks import _sums
-from fedbary.tasks._contrasts import INTERCEPT, Contrasts, rows_of
+from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._families import FAMILIES, Family, with_first
 from fedbary.tasks._rows import Rows
 from fedbary.tasks._values import (
@@ -191,12 +191,18 @@ class Glm(Rows):
     def load(self, name: str, layout: Layout | None = None) -> Examples:
         """Return the rows of a source, all of them to train on."""
         by, own = self.settings, self.own
-        if self.family.classes:
-            classes = parse_classes(own.classes) if layout is None and own.classes != "auto" else ()
-            place, how = (by.data_dir, own.target), (by.download, self.choice)
-            held = load_labelled(name, *place, classes, layout, *how)
-        else:
-            held = load(name, by.data_dir, own.target, by.download, layout, self.choice)
+        where, how = (by.data_dir, own.target), (by.download, self.choice)
+        try:
+            if self.family.classes:
+                named = own.classes != "auto" and layout is None
+                classes = parse_classes(own.classes) if named else ()
+                held = load_labelled(name, *where, classes, layout, *how)
+            else:
+                held = load(name, *where, how[0], layout, how[1])
+        except CellError as error:
+            if error.setting != "columns" or own.terms == "all":
+                raise
+            raise CellError("terms", error.value, error.allowed) from None
         require_columns(self._terms(held.layout), held.layout, held.source)
         self.design(held.layout).require(held.x)
         self._require_targets(held)
@@ -520,27 +526,39 @@ class Glm(Rows):
             columns = torch.cat([columns, -(turn @ facts["centre"].double())[None]])
             columns = torch.cat([columns, bias], 1)
             terms, units = [*terms, INTERCEPT], [*units, ""]
-        outcomes, (count, *_) = self._outcomes(signature), facts.get("rows", torch.zeros(1))
+        outcomes, rows, events = self._outcomes(signature), *self._counted(facts)
         outputs = torch.eye(len(outcomes), dtype=torch.float64)
         offset = torch.zeros(len(outcomes), len(terms), dtype=torch.float64)
-        events = torch.full_like(offset, torch.nan)
-        if signature.classes:
-            count = facts["class_rows"].sum()
-            if self.has_bias:
-                events[:, -1] = facts["class_rows"][1:]
         if self.own.family == "gaussian":
             outputs = outputs * facts["std"][-1]
             if self.has_bias:
                 offset[0, -1] = facts["mean"][-1]
-        seen = rows_of(terms, signature, facts["mean"], count).expand_as(offset)
+        shares = torch.cat([facts["centre"][alive], torch.ones(len(terms) - len(kept))])
+        of_levels = are_levels(units)
         return Contrasts(
-            tuple(terms), tuple(units), outcomes, columns, outputs, self.family.link, offset, seen,
-            events,
-        )  # fmt: skip
+            tuple(terms),
+            tuple(units),
+            outcomes,
+            columns,
+            outputs,
+            self.family.link,
+            offset,
+            (rows * torch.where(of_levels, shares, 1.0)).round().expand_as(offset),
+            events[:, None].where(~of_levels, torch.nan),
+            float(facts["degrees"][0]) if "degrees" in facts else math.inf,
+        )
+
+    def _counted(self, facts: Facts) -> tuple[float, Tensor]:
+        """Return the rows of all sites, and the events of each outcome."""
+        if "class_rows" in facts:
+            return float(facts["class_rows"].sum()), facts["class_rows"][1:].double()
+        rows, total = facts["rows"].double()
+        counts = self.own.family == "poisson"
+        return float(rows), total[None] if counts else torch.full((1,), torch.nan).double()
 
     def _unit(self, design: Design, term: Term) -> str:
         against = [design.references[f.column] for f in term if f.column in design.references]
-        return f"against {':'.join(against)}" if against else "per 1"
+        return f"against {':'.join(against)}" if len(against) == len(term) else NUMBER
 
     def _outcomes(self, signature: Layout) -> tuple[str, ...]:
         if not signature.classes:

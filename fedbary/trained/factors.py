@@ -26,7 +26,7 @@ from fedbary.methods.pvi import PVI
 from fedbary.runs.resume import rounds_before, sound_checkpoint
 from fedbary.runs.schema import CLIENTS
 from fedbary.settings.config import Settings
-from fedbary.tasks import Contrasts, are_levels
+from fedbary.tasks import INTERCEPT, Contrasts, are_levels
 from fedbary.texts import listed
 from fedbary.trained.coefficients import (
     COLLINEAR,
@@ -130,7 +130,7 @@ def of_laplace(
         if client in alone:
             own, at_zero = projected(alone[client])
             sites[name] = replace(sites[name], alone=(own, at_zero + own @ mode))
-    return Factors(contrasts, turn, mode, method.prior_std**-2, sites)
+    return Factors(contrasts, turn, mode, method.prior_std**-2, sites, contrasts.degrees)
 
 
 def of_sums(method: SumsMethod, state: Tensors, contrasts: Contrasts) -> Factors:
@@ -214,7 +214,8 @@ def _require_linear(contrasts: Contrasts, model: Tensors) -> None:
     """Raise a SettingError unless the model's only matrix is the layer of the coefficients."""
     matrices = [weight for weight in model.values() if weight.ndim > 1]
     outputs, width = contrasts.outputs.shape[1], contrasts.columns.shape[1]
-    if [tuple(weight.shape) for weight in matrices] != [(outputs, width - 1)]:
+    width -= INTERCEPT in contrasts.terms  # else each site has an intercept of its own
+    if [tuple(weight.shape) for weight in matrices] != [(outputs, width)]:
         raise SettingError("model", "a network with hidden layers", f"linear; begin with {BEGIN}")
 
 

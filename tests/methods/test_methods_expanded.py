@@ -284,7 +284,7 @@ def test_the_central_mode_is_a_fixed_point_whatever_the_structure(covariance):
     for k, part in enumerate(parts):
         model.load_state_dict(exact)
         head = Head(local(model, *part, functional.cross_entropy))
-        site = structure.expand(head.features, head.output_hessians(head.weights))
+        site = head.curvature(structure, head.weights)
         for name, tensor in {"slope": head.gradient(head.weights).flatten(), **site}.items():
             state[f"site/site%2F{k}/{name}"] = tensor
     method = PVI(covariance=covariance, prior_std=PRIOR_STD)

@@ -1,19 +1,22 @@
 """A federation's coefficients and standard errors are those of the pooled rows, by statsmodels."""
 
+import logging
+
 import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
 import torch
 from runs_of import INLINE, lines
+from safetensors.torch import load_file
 
 import fedbary
-from fedbary.aggregation.covariance import Full, unpacked
-from fedbary.aggregation.sums import select_prefix
+from fedbary import client_app
 from fedbary.data.deal import client_rows
-from fedbary.methods import method_of
-from fedbary.runs.checkpoints import load_checkpoint
-from fedbary.server_app.engine.inline import run_inline
+from fedbary.data.terms import spline
+from fedbary.errors import SettingError
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
 
@@ -49,20 +52,9 @@ def fitted(folder, table, **words):
     """Return estimates and standard errors (outcomes, terms), the terms, and the run's settings."""
     settings = settings_of(folder, table, **words)
     run_inline(settings, folder / "run")
-    trained = fedbary.load(folder / "run")
-    by = trained.task.contrasts(trained.signature, trained.facts)
-    model = trained.network.state_dict()
-    expanded = method_of(settings).expanded
-    mean, structure = expanded.mean(model), expanded.structure(model)
-    assert isinstance(structure, Full)
-    state = select_prefix("method.", load_checkpoint(folder / "run", "last").strategy)
-    sites = [site["precision"] for _, site in expanded.sites(state, structure)]
-    precision = (
-        unpacked(sum(sites), mean.numel()) + torch.eye(mean.numel()) * expanded.prior_precision
-    )
-    std = (by.matrix @ torch.linalg.inv(precision) @ by.matrix.T).diagonal().sqrt()
-    estimate = by.outputs @ mean @ by.columns.T + by.offset
-    return estimate.numpy(), std.view_as(estimate).numpy(), by.terms, settings
+    held = fedbary.load(folder / "run").coefficients().factors
+    shape, terms = held.contrasts.offset.shape, held.contrasts.terms
+    return held.estimates.reshape(shape), held.stds.reshape(shape), terms, settings
 
 
 def near(found, oracle, std, most):
@@ -146,3 +138,142 @@ def test_the_table_is_that_of_the_pooled_rows(tmp_path, family, intercepts):
         oracle, std = fit.params[names].to_numpy(), fit.bse[names].to_numpy()
     near(found, oracle, std, 1e-4)
     assert len(lines(tmp_path / "run")) <= 8
+
+
+def test_a_spline_has_its_knots_at_quantiles_of_all_rows(tmp_path):
+    table = patients()
+    words = {"target": "died", "terms": "spline(age,4) sex", "intercepts": "common", **FLAT}
+    *found, terms, settings = fitted(tmp_path, table, **words)
+    facts = load_file(tmp_path / "run" / "standardiser.safetensors")
+    for knot, at in zip(facts["knots"].tolist(), (0.05, 0.275, 0.5, 0.725, 0.95), strict=True):
+        assert abs((table.age <= knot).mean() - at) < 2 / len(table)
+    x = spline(torch.tensor(table.age.to_numpy()), facts["knots"]).numpy()
+    x = np.column_stack([x, table.sex == "female", np.ones(len(table))]).astype(float)
+    fit = sm.GLM(table.died == "yes", x, family=sm.families.Binomial()).fit(tol=1e-12)
+    near(found, fit.params.to_numpy(), fit.bse.to_numpy(), 1e-4)
+    assert terms == (*(f"spline(age,4)[{k}]" for k in (1, 2, 3, 4)), "sex=female", "intercept")
+
+
+def test_rows_with_an_empty_cell_are_left_out_and_only_for_columns_that_are_used(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    table = patients(300)
+    holes = table.mask(np.random.default_rng(1).random(table.shape) < 0.1)
+    whole = holes[holes[["age", "sex", "died"]].notna().all(axis=1)]
+    words = {"target": "died", "terms": "age sex", "partition": "iid", "intercepts": "common"}
+    found = []
+    for name, rows in (("holes", holes), ("whole", whole)):
+        (tmp_path / name).mkdir()
+        found.append(fitted(tmp_path / name, rows.assign(year=1), **words))
+        gone = f"{len(holes) - len(whole)} of 300 rows left out, with an empty cell"
+        assert (gone in caplog.text) == (name == "holes")
+        caplog.clear()
+    assert np.array_equal(found[0][0], found[1][0]) and np.array_equal(found[0][1], found[1][1])
+
+
+def test_estimates_do_not_depend_on_references_nor_on_units(tmp_path):
+    table, found = patients(300), []
+    changes = ({}, {"reference": "stage=III sex=female"})
+    for k, (change, scale) in enumerate(zip(changes, (1, 1000), strict=True)):
+        (tmp_path / str(k)).mkdir()
+        rows = table.assign(age=table.age * scale)
+        words = {"target": "died", "terms": "age stage sex", "intercepts": "common", **change}
+        found.append(fitted(tmp_path / str(k), rows, **words))
+    (one, std, terms, _), (other, others, named, _) = found
+    assert terms == ("age", "stage=I", "stage=III", "sex=female", "intercept")
+    assert named == ("age", "stage=I", "stage=II", "sex=male", "intercept")
+    assert other[0, [0, 2, 3]] == pytest.approx(one[0, [0, 2, 3]] * [1e-3, -1, -1], rel=1e-4)
+    assert others[0, [0, 2, 3]] == pytest.approx(std[0, [0, 2, 3]] * [1e-3, 1, 1], rel=1e-4)
+    assert other[0, 1] == pytest.approx(one[0, 1] - one[0, 2], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "setting", "said"),
+    [
+        ({"terms": "age saex"}, "terms", "perhaps sex"),
+        ({"terms": "age sex^2"}, "terms", "sex holds female, male"),
+        ({"terms": "age + sex"}, "terms", "+ at character 5"),
+        ({"terms": "age:"}, "terms", "ends without a term"),
+        ({"terms": "age log(debt)"}, "log(debt)", "numbers above 0"),
+        ({"terms": "age twice sex"}, "terms", "twice, a linear combination of age"),
+        ({"terms": "age sex girl"}, "terms", "girl, a linear combination of sex=female"),
+        ({"terms": "age same"}, "terms", "same, the same in all rows"),
+        ({"terms": "age spline(floor,4)"}, "terms", "whose knots coincide"),
+        ({"terms": "age", "reference": "sex=man"}, "reference", "a column of levels"),
+        ({"terms": "sex", "reference": "sex=man"}, "reference", "a level of sex: female, male"),
+        ({"target": "kind"}, "target", "two for family=binomial; family=multinomial takes more"),
+        ({"family": "poisson", "target": "debt"}, "target of", "counts for family=poisson"),
+        ({"exposure": "years"}, "exposure", "none for family=binomial"),
+        ({"family": "poisson", "target": "visits", "exposure": "debt"}, "exposure of", "above 0"),
+        ({"missing": "mean"}, "missing", "drop, refuse"),
+        ({"method": "LDA"}, "inference", ""),
+        ({"covariance": "kronecker"}, "covariance", "full for task=glm"),
+        ({"holdout": 0.1}, "holdout", "0 for task=glm"),
+    ],
+)
+def test_what_has_no_table_is_refused_by_name(tmp_path, words, setting, said):
+    table = patients(200).assign(same=3.0)
+    table["twice"], table["girl"] = 2 * table.age + 1, (table.sex == "female").astype(int)
+    table["debt"], table["floor"] = table.dose - 1, (np.arange(200) % 20 == 0).astype(int)
+    with pytest.raises(SettingError) as caught:
+        settings = settings_of(tmp_path, table, **{"target": "died", "terms": "age sex", **words})
+        run_inline(settings, tmp_path / "run")
+    message = str(caught.value)
+    assert caught.value.setting.startswith(setting) and said in message and "\n" not in message
+
+
+def test_few_events_are_refused_and_predictions_want_a_common_intercept(tmp_path):
+    table = patients(200)
+    rare = table.assign(died=np.where(np.arange(200) < 12, "yes", "no"))
+    with pytest.raises(SettingError, match="3 columns and 12 rows of the rarest class.*most 2 col"):
+        run_inline(settings_of(tmp_path, rare, target="died", terms="age stage"), tmp_path / "few")
+    fitted(tmp_path, table, target="died", terms="age")
+    with pytest.raises(SettingError, match="^intercepts: 'site'; expected common"):
+        fedbary.load(tmp_path / "run").predict(table)
+
+
+def test_predictions_are_those_of_the_pooled_fit(tmp_path):
+    table = patients()
+    words = {"terms": "age sex", "intercepts": "common", **FLAT}
+    for family, target, more in (
+        ("binomial", "died", {}),
+        ("poisson", "visits", {"exposure": "years"}),
+        ("gaussian", "cost", {}),
+    ):
+        (tmp_path / family).mkdir()
+        held = {"family": family, "target": target, **more, **words}
+        fitted(tmp_path / family, table, **held)
+        found = fedbary.load(tmp_path / family / "run").predict(table.drop(columns=target))
+        x = sm.add_constant(dummies(table, "age", "sex"))
+        law = getattr(sm.families, family.capitalize())()
+        y = (table.died == "yes").astype(float) if family == "binomial" else table[target]
+        exposure = table.years if more else None
+        oracle = sm.GLM(y, x, family=law, exposure=exposure).fit(tol=1e-12).fittedvalues.to_numpy()
+        said = found.probs[:, 1] if family == "binomial" else found.mean
+        assert said.numpy() == pytest.approx(oracle, rel=1e-4)
+
+
+def test_hospitals_with_own_files_have_the_fit_of_their_rows_and_the_server_has_none(tmp_path):
+    """The server's table names a level that no hospital has; one has empty cells, one a class."""
+    server = patients(60, seed=9).assign(stage=["IV"] * 3 + ["I", "II", "III"] * 19)
+    hospitals = {name: patients(250, seed=k) for k, name in enumerate(("north", "south", "east"))}
+    hospitals["south"].loc[::7, "age"] = np.nan
+    hospitals["east"] = hospitals["east"].query("died == 'no'").iloc[:, ::-1]
+    nodes = []
+    for name, rows in hospitals.items():
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+        nodes.append({"data-path": str(tmp_path / f"{name}.csv"), "name": name})
+    words = {"target": "died", "terms": "age sex stage", "clients": 3, **FLAT}
+    settings = settings_of(tmp_path, server, **words)
+    run(InlineGrid(client_app.app, nodes, settings.model_dump()), settings, tmp_path / "run")
+    first = lines(tmp_path / "run")[0]
+    assert "no row at any site has stage=IV: no coefficient" in first["cautions"]
+    held = fedbary.load(tmp_path / "run").coefficients().factors
+    table = pd.concat([rows.assign(at=name) for name, rows in hospitals.items()]).dropna()
+    x = dummies(table, "age", "sex", "stage")
+    assert held.contrasts.terms == tuple(x)
+    x = np.column_stack([x, pd.get_dummies(table["at"]).drop(columns="east")]).astype(float)
+    kept = (table["at"] != "east").to_numpy()  # one class alone tells nothing of the slopes
+    y = (table.died == "yes").to_numpy()
+    fit = sm.GLM(y[kept], x[kept], family=sm.families.Binomial()).fit(tol=1e-12)
+    assert np.abs((held.estimates - fit.params[:4]) / fit.bse[:4]).max() < 1e-3
+    assert np.abs(held.stds / fit.bse[:4] - 1).max() < 1e-3

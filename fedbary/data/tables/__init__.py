@@ -8,8 +8,7 @@ A set by name is one module of this package whose name has no leading underscore
 from __future__ import annotations
 
 import importlib
-import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -166,35 +165,32 @@ def _coded(
     def read() -> Examples:
         held = grouped(_with_target(_read(function, name, reading), reading.target), choice)
         if layout is not None:
-            names = [column for column, _ in layout.columns]
-            return encode(_rows_kept(held.without(layout.missing_words), names, choice), layout)
-        drops = choice.missing == "drop"
-        held, how = (
-            chosen(held, choice),
-            ("refuse" if drops else choice.missing, choice.missing_words),
-        )
-        held = _rows_kept(held.without(choice.missing_words), list(held.columns), choice)
-        if function == "read":
-            return encode(held, number_layout(held, *how))
-        return encode(held, layout_of(held, classes, *how))
+            held, gone = _whole_rows(held.without(layout.missing_words), layout, choice)
+            return replace(encode(held, layout), notes=gone)
+        held, gone = _whole_rows(chosen(held, choice).without(choice.missing_words), None, choice)
+        how = "refuse" if choice.missing == "drop" else choice.missing, choice.missing_words
+        of = number_layout(held, *how) if function == "read" else layout_of(held, classes, *how)
+        return replace(encode(held, of), notes=gone)
 
     key = function, name, reading, layout, choice, classes
     return _examples.get(key, _state(name, reading), read)
 
 
-def _rows_kept(held: Frame, columns: Sequence[str], choice: Choice) -> Frame:
-    """Return a frame without rows that lack a value, and say how many, if the choice is drop."""
+def _whole_rows(
+    held: Frame, layout: Layout | None, choice: Choice
+) -> tuple[Frame, tuple[str, ...]]:
+    """Return a frame without rows that lack a used value, and a line on them, for missing=drop."""
     if choice.missing != "drop":
-        return held
-    used = [held.columns[name].missing for name in columns if name in held.columns]
-    used += [] if held.target is None else [held.target.missing]
-    gone = np.any(used, axis=0)
+        return held, ()
+    used = held.columns if layout is None else [name for name, _ in layout.columns]
+    cells = [held.columns[name].missing for name in used if name in held.columns]
+    gone = np.any([*cells, *([] if held.target is None else [held.target.missing])], axis=0)
     if gone.all():
-        raise CellError(held.name, f"{len(gone)} rows with an empty cell", "a whole row, or terms=")
-    if gone.any():
-        said = f"{gone.sum()} of {len(gone)} rows have an empty cell in a used column: left out"
-        warnings.warn(f"{held.name}: {said}", stacklevel=2)
-    return held.rows(~gone)
+        said = f"an empty cell in each of {len(gone)} rows"
+        raise CellError(held.name, said, "a whole row; terms= uses fewer columns")
+    if not gone.any():
+        return held, ()
+    return held.rows(~gone), (f"{gone.sum()} of {len(gone)} rows left out, with an empty cell",)
 
 
 def load_frame(
