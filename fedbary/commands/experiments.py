@@ -46,8 +46,9 @@ def sweep(
     Examples: `fedbary sweep findings/smoke/grid.yaml --dry-run`; `fedbary sweep
     findings/protocol/short/grid.yaml --only dataset=cifar10 --only bayesian_layers=0,3 --jobs 2`.
 
-    Each run has a folder under RESULTS/runs and a log under RESULTS/logs. RESULTS/runs.csv has a
-    row a run, RESULTS/common.csv what is the same in all runs, RESULTS/rounds.csv.xz a row a round.
+    Each run has a folder under RESULTS/runs and a log under RESULTS/logs. RESULTS/results.csv has a
+    row a run with its settings and scores. RESULTS/rounds.csv.xz has a row a round; it belongs to
+    RESULTS/runs.csv and RESULTS/common.csv.
     You may stop the sweep at any time; the same command continues it.
     """
     from rich.console import Console
@@ -126,8 +127,7 @@ def compare(
     require_trusted({"task": table["task"].iloc[0]}, runs[0], own_code)
     writing.require_free([output], force)
     picture = courses(table, compared.curves_of(table))
-    tables = [f(table) for f in (compared.settings_table, compared.scores_table)]
-    tables.append(compared.pairs_table(table))
+    tables = [compared.runs_table(table), compared.pairs_table(table)]
     text = "\n\n".join(document.table(*found) for found in tables if found[1])
     with writing.written_whole(output, force) as folder:
         writing.write_picture(folder / "courses.png", picture)

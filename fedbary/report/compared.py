@@ -10,7 +10,14 @@ import pandas as pd
 
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
-from fedbary.report.results import REPEATS, Metric, conditions_of, differences, plain
+from fedbary.report.results import (
+    REPEATS,
+    Metric,
+    conditions_of,
+    differences,
+    p_value,
+    plain,
+)
 from fedbary.report.results import pairs_table as pairs_of
 from fedbary.runs.resume import require_ended
 from fedbary.settings.config import bookkeeping
@@ -84,38 +91,39 @@ def with_arms(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(arm=table["run"].map(arms.map(short)))
 
 
-def settings_table(table: pd.DataFrame) -> HeadedRows:
-    """Return the settings that differ, a column a run."""
-    last = result_rows(table)
+def runs_table(table: pd.DataFrame) -> HeadedRows:
+    """Return a row a run: its arm, the settings that differ, and the scores of its result."""
+    last, curves = result_rows(table), curves_of(table)
+    keys = [key for key in _differing(table) if key not in ("method", "rule")]
+    keys = [key for key in keys if last[key].astype(object).nunique() > 1]
     rows = [
-        [key, *("–" if pd.isna(value) else plain(value) for value in last[key])]
-        for key in _differing(table)
+        [
+            str(run["run"]),
+            str(run["arm"]),
+            *("–" if pd.isna(run[key]) else plain(run[key]) for key in keys),
+            str(run["round"]),
+            *(f"{scale * run[key]:.4f}" for key, scale, *_ in curves),
+        ]
+        for run in last.to_dict("records")
     ]
-    return ["setting", *last["run"]], rows
-
-
-def scores_table(table: pd.DataFrame) -> HeadedRows:
-    """Return the scores of each run's result, a column a run, and its round."""
-    last = result_rows(table)
-    rows = [["round", *map(str, last["round"])]]
-    rows += [
-        [label, *(f"{scale * value:.4f}" for value in last[key])]
-        for key, scale, label, _ in curves_of(table)
-    ]
-    return ["result", *last["run"]], rows
+    return ["run", "arm", *keys, "round", *(label for _, _, label, _ in curves)], rows
 
 
 def pairs_table(table: pd.DataFrame) -> HeadedRows:
     """Return the differences of arms over the seeds that both have, with interval and tests.
 
-    `table` is a result of `with_arms`. Two arms need two seeds in common.
+    `table` is a result of `with_arms`. Two arms need two seeds in common. The t-test's p is
+    corrected for the pairs of a score (Holm).
     """
     last = result_rows(table)
     metrics = [Metric(key, label, scale) for key, scale, label, _ in curves_of(table)]
     pairs = list(itertools.combinations(last["arm"].unique(), 2))
     repeats = [name for name in REPEATS if name in last]
     found = differences(last.assign(side=last["arm"]), pairs, metrics, repeats, least=2)
-    return pairs_of(found, {"score": [metric.label for metric in found["metric"]]})
+    header, rows = pairs_of(found, {"score": [metric.label for metric in found["metric"]]})
+    more = [[p_value(row.holm), f"{row.least:.3f}"] for row in found.itertuples()]
+    tested = [[*one, *other] for one, other in zip(rows, more, strict=True)]
+    return [*header, "p, t-test, Holm", "least seen"], tested
 
 
 def _differing(table: pd.DataFrame) -> list[str]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from fedbary.errors import SettingError
-from fedbary.figures.document import Document, Markup, code, listed
+from fedbary.figures.document import Document, Markup, code, listed, paragraph
 from fedbary.figures.run_pictures import partition_heatmap
 from fedbary.report.judged import Goals
 from fedbary.report.results import (
@@ -37,7 +37,7 @@ from fedbary.runs.failing import verdict
 from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.progress import duration
-from fedbary.runs.schema import BEHIND, FAILING
+from fedbary.runs.schema import BEHIND, FAILING, RISING
 from fedbary.settings.config import bookkeeping
 from fedbary.study.grid import NAMING
 from fedbary.study.table import is_table, read_about, read_table, settings_of, with_methods
@@ -52,12 +52,12 @@ DECIDED = 0.05
 TOLD_APART = 12
 """The most methods that a table of all their pairs shows."""
 
+SHOWN_PAIRS = 10
+"""The most pairs that a table shows at once; more are folded."""
+
 ENOUGH_DRAWS = 50
 """Least number of networks drawn for a prediction; with fewer, methods are not compared on the
 ECE, which moves with the draw by as much as methods differ."""
-
-NAMED = 3
-"""The most runs that a caution names."""
 
 
 def write_report(results: str | Path, own_code: bool = False, goals: Goals | None = None) -> Path:
@@ -116,7 +116,6 @@ def write(results: Results, document: Document, metrics: Sequence[Metric]) -> No
     """Add the sections on the runs of one task."""
     last, rank = results.last, _ranking(metrics)
     _add_introduction(results, document)
-    add_cautions(results, document)
     document.heading("Methods side by side")
     document.text(
         """By the {score} of the global model, the best first: mean ± standard deviation. *n* is
@@ -143,6 +142,7 @@ def write(results: Results, document: Document, metrics: Sequence[Metric]) -> No
         own_models(document, named)
         _add_uncertainty(document, named, f"{condition}: uncertainty")
     _add_partitions(results, document)
+    add_cautions(results, document)
     _add_runs(document, last)
 
 
@@ -178,44 +178,42 @@ def _add_introduction(results: Results, document: Document) -> None:
 
 
 def add_cautions(results: Results, document: Document) -> None:
-    """Add warnings: skipped rounds, runs that did not learn, settings that differ."""
+    """Add a section of warnings, if there are any."""
+    if found := list(cautions(results)):
+        document.heading("Cautions")
+        document.bullets(found)
+
+
+def cautions(results: Results) -> Iterator[Markup]:
+    """Yield warnings: skipped rounds, runs that did not learn, settings that differ."""
     skipped = results.table[results.table["round"] > 0].groupby("run")["skipped"].sum()
     if (skipped > 0).any():
         lost = [(code(str(run)), count) for run, count in skipped[skipped > 0].items()]
-        document.text(
+        yield paragraph(
             """**Rounds were skipped**, for want of replies that were admitted, in
             {named}: their last round is not comparable with that of the other runs.""",
             named=listed([Markup(f"{run} ({count:.0f})") for run, count in lost]),
         )
-    for word in [word for word in (FAILING, BEHIND) if word in results.last]:
+    for word in [word for word in (FAILING, RISING, BEHIND) if word in results.last]:
         runs = results.last[results.last[word].notna()]
         if len(runs):
-            document.text(
-                "**{named}**{of_all}: {said}.",
-                named=_first_of(runs["run"]),
-                of_all=f" ({len(runs)} of {len(results.last)} runs; this is the first's line)"
-                if len(runs) > 1
-                else "",
+            several = f" and {len(runs) - 1} more of {len(results.last)} runs"
+            yield paragraph(
+                "**{first}**{several}: {said}.",
+                first=code(str(runs["run"].iloc[0])),
+                several=Markup(several if len(runs) > 1 else ""),
                 said=verdict({word: runs[word].iloc[0]}),
             )
     for condition, rows in grouped(results.last, "condition"):
         settings = settings_of(rows)
         known = bookkeeping().union(NAMING, REPEATS, results.varied, ["method"])
-        mixed = [k for k in settings if k not in known and settings[k].nunique() > 1]
-        if mixed:
-            document.text(
+        if mixed := [k for k in settings if k not in known and settings[k].nunique() > 1]:
+            yield paragraph(
                 """**Not all runs on {condition} have the same {settings}**; the list of all
                 runs below has each one's.""",
                 condition=condition,
                 settings=", ".join(mixed),
             )
-
-
-def _first_of(runs: Iterable[object]) -> Markup:
-    """Return the first runs' names, and how many more there are."""
-    names = [code(str(run)) for run in runs]
-    more = [f"and {len(names) - NAMED} more"] if len(names) > NAMED else []
-    return listed([*names[:NAMED], *more])
 
 
 def sort_methods_by_mean(rows: pd.DataFrame, rank: Metric) -> Named:
@@ -260,65 +258,63 @@ def _costs(rows: pd.DataFrame) -> tuple[Metric, ...]:
 def _add_differences(
     results: Results, document: Document, named: Named, metrics: Sequence[Metric]
 ) -> None:
-    """Add every method's difference from `PLAIN`, and that of every pair of a few methods."""
+    """Add the difference of every pair of methods; with many, of each from `PLAIN`."""
     names = [name for name, _ in named]
-    if (found := beside_plain(named, metrics)) is not None:
-        document.text(
-            """Minus {plain}: mean difference over {repeats} with its 95 % interval, and the p-value
-            of the paired t-test, corrected for all these methods (Holm). {splits}""",
-            plain=PLAIN,
-            repeats=results.repeats,
-            splits="""The splits of a data set share most of their rows, so they are not
-                independent: intervals are too narrow and p-values too small."""
-            if results.by_split
-            else "",
-        )
-        document.table(*_differences_table(found, metrics, "method"))
-        of_rank = [row for row in found.itertuples() if row.metric == metrics[0]]
-        for sign, word in ((-1, "lower"), (1, "higher")):
-            sure = [row.first for row in of_rank if row.holm < DECIDED and sign * row.mean > 0]
-            document.text(
-                "{score} {word} than {plain}'s beyond chance (corrected p < {decided}): {sure}.",
-                score=metrics[0].label, word=word, plain=PLAIN, decided=DECIDED,
-                sure=", ".join(sure) or "no method",
-            )  # fmt: skip
-    if 1 < len(names) <= TOLD_APART:
-        found = _compared(named, list(itertools.combinations(names, 2)), metrics)
-        if found is not None:
-            folded = "Every pair: first − second, p corrected for all pairs (Holm)"
-            document.table(*_differences_table(found, metrics, "pair"), folded)
+    few = len(names) <= TOLD_APART
+    sides = list(itertools.combinations(names, 2)) if few else beside(names)
+    if (found := compared(named, sides, metrics)) is None:
+        return
+    document.text(
+        """Mean difference, first − second, over {repeats} with its 95 % interval; p of the paired
+        t-test, corrected for all these pairs (Holm); and the least difference that so many such
+        pairs would show in 80 % of repetitions. {splits}""",
+        repeats=results.repeats,
+        splits="""The splits of a data set share most of their rows, so they are not
+            independent: intervals are too narrow and p-values too small."""
+        if results.by_split
+        else "",
+    )
+    folded = f"All {len(sides)} pairs" if len(sides) > SHOWN_PAIRS else ""
+    document.table(*_differences_table(found, metrics), folded)
+    sure = [row for row in found.itertuples() if row.metric == metrics[0] and row.holm < DECIDED]
+    document.text(
+        "Decided in {score} (corrected p < {decided}): {sure}.",
+        score=metrics[0].label, decided=DECIDED,
+        sure=", ".join(
+            f"{row.first} is {'below' if row.mean < 0 else 'above'} {row.second}" for row in sure
+        ) or "no pair",
+    )  # fmt: skip
 
 
-def beside_plain(named: Named, metrics: Sequence[Metric]) -> pd.DataFrame | None:
-    """Return every method's difference from `PLAIN`, a row a method and metric; None without any.
+def beside(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the pairs of each method with `PLAIN`; none without it."""
+    return [(name, PLAIN) for name in names if name != PLAIN] if PLAIN in names else []
+
+
+def compared(
+    named: Named, sides: Sequence[tuple[str, str]], metrics: Sequence[Metric]
+) -> pd.DataFrame | None:
+    """Return the difference of each pair, a row a pair and metric; None without any.
 
     It is over the repeats that both have, if these are two or more; see `differences`.
     """
-    names = [name for name, _ in named]
-    sides = [(name, PLAIN) for name in names if name != PLAIN]
-    return _compared(named, sides, metrics) if PLAIN in names else None
-
-
-def _compared(
-    named: Named, sides: Sequence[tuple[str, str]], metrics: Sequence[Metric]
-) -> pd.DataFrame | None:
     rows = pd.concat([runs.assign(side=name) for name, runs in named])
     found = differences(rows, sides, metrics, [k for k in REPEATS if k in rows], least=2)
     return found if len(found) else None
 
 
 def _differences_table(
-    found: pd.DataFrame, metrics: Sequence[Metric], head: str
+    found: pd.DataFrame, metrics: Sequence[Metric]
 ) -> tuple[list[str], list[list[str]]]:
-    """Return a row a pair, and for each metric the difference and its corrected p."""
+    """Return a row a pair, and for each metric the difference, corrected p and least effect."""
     body: dict[str, list[str]] = {}
     for number, metric in enumerate(metrics):
         for row in found[found["metric"] == metric].itertuples():
-            name = row.first if head == "method" else f"{row.first} − {row.second}"
-            cells = body.setdefault(name, ["–"] * (2 * len(metrics)))
-            cells[2 * number : 2 * number + 2] = metric.difference(row), p_value(row.holm)
-    header = [cell for metric in metrics for cell in (f"Δ {metric.label} [95 %]", "p")]
-    return [head, *header], [[name, *cells] for name, cells in body.items()]
+            cells = body.setdefault(f"{row.first} − {row.second}", ["–"] * (3 * len(metrics)))
+            told = metric.difference(row), p_value(row.holm), f"{row.least:.{metric.decimals}f}"
+            cells[3 * number : 3 * number + 3] = told
+    header = [c for metric in metrics for c in (f"Δ {metric.label} [95 %]", "p", "least seen")]
+    return ["pair", *header], [[name, *cells] for name, cells in body.items()]
 
 
 def _add_uncertainty(document: Document, named: Named, heading: str) -> None:

@@ -178,11 +178,11 @@ def differences(
     -------
     DataFrame
         A row for each metric and pair. `metric`, `first` and `second` name it. `mean`, `low`,
-        `high`, `t_test`, `wilcoxon` and `pairs` are those of `fedbary.scores.stats.Paired`, in the
-        metric's unit. `holm` is the t-test's p corrected for the pairs of the metric. `repeats`
-        counts a side's repeats, `ahead` the pairs in which the first side is better, see
-        `fedbary.runs.schema`, `ties` the equal pairs. `points` and `test` are of the
-        `SignedRank` test, None without points or without a better direction.
+        `high`, `t_test`, `wilcoxon`, `pairs` and `least` are those of
+        `fedbary.scores.stats.Paired`, in the metric's unit. `holm` is the t-test's p corrected for
+        the pairs of the metric. `repeats` counts a side's repeats, `ahead` the pairs in which the
+        first side is better, see `fedbary.runs.schema`, `ties` the equal pairs. `points` and `test`
+        are of the `SignedRank` test, None without points or without a better direction.
     """
     found = [
         row
@@ -315,6 +315,12 @@ CONDITIONS = (
 Runs that differ in them answer different questions: they are not ranked with each other.
 """
 
+BUDGET = ("rounds", "local_epochs")
+"""Settings of what a run may cost: conditions too where runs of one method differ in them.
+
+Methods of one round stand beside those of more.
+"""
+
 DROPOUT = "MC dropout"
 """Name of plain averaging with predictions by dropout: a method of its own, no variant."""
 
@@ -409,6 +415,10 @@ def conditions_of(last: pd.DataFrame) -> pd.DataFrame:
             if key in last:
                 owners = {name for name, own in parts.items() if key in own}
                 found[key] = last[key].where(last[kind].isin(owners))
+    methods = last["rule"] if "rule" in last else last["method"]
+    for key in (key for key in BUDGET if key in last):
+        if last[key].groupby([methods, last["dataset"]]).nunique().max() > 1:
+            found[key] = last[key]
     return pd.DataFrame(found)
 
 

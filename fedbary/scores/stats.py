@@ -120,6 +120,9 @@ class Paired:
         never below 2^(1 − N) with N pairs.
     pairs : int
         Number of pairs. With one pair there is neither an interval nor a test: they are NaN.
+    least : float
+        The least difference that so many pairs with such a spread show: the t-test has p < 0.05 in
+        80 % of repetitions, (t₀.₉₇₅ + t₀.₈) s/√N.
     """
 
     mean: float
@@ -128,6 +131,7 @@ class Paired:
     t_test: float
     wilcoxon: float
     pairs: int
+    least: float
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
@@ -151,15 +155,16 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
     difference = _advantage(first, second, lower_is_better=False)
     mean, pairs = float(difference.mean()), len(difference)
     if pairs == 1:
-        return Paired(mean, math.nan, math.nan, math.nan, math.nan, pairs)
+        return Paired(mean, math.nan, math.nan, math.nan, math.nan, pairs, math.nan)
     error = float(difference.std(ddof=1)) / math.sqrt(pairs)
     if error == 0:
         p_value = 1.0 if mean == 0 else 0.0
     else:
         p_value = float(2 * stats.t.sf(abs(mean) / error, pairs - 1))
-    half_width = float(stats.t.ppf(0.975, pairs - 1)) * error
+    two_sided, powered = stats.t.ppf([0.975, 0.8], pairs - 1) * error
     wilcoxon = float(stats.wilcoxon(difference).pvalue) if difference.any() else 1.0
-    return Paired(mean, mean - half_width, mean + half_width, p_value, wilcoxon, pairs)
+    ends = mean - float(two_sided), mean + float(two_sided)
+    return Paired(mean, *ends, p_value, wilcoxon, pairs, float(two_sided + powered))
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:

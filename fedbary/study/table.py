@@ -49,6 +49,9 @@ RUNS = "runs.csv"
 ROUNDS = "rounds.csv.xz"
 """A row a round: the run's name and its measurements."""
 
+RESULTS = "results.csv"
+"""A row a run: every setting, and the scores of its result."""
+
 DIGITS = 6
 """Significant digits of a number in the table."""
 
@@ -77,6 +80,14 @@ def write(folder: Path, table: pd.DataFrame) -> None:
     write_whole(folder / ROUNDS, lzma.compress(_text(rounds)))
     write_whole(folder / RUNS, _text(runs[differ]))
     write_whole(folder / COMMON, _text(common))
+    write_whole(folder / RESULTS, _text(tidy(table)))
+
+
+def tidy(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a run: its settings, versions and the scores of its result."""
+    left_out = ("format", "label_counts", "log_var")
+    kept = [name for name in table if not name.startswith(left_out)]
+    return result_rows(table)[kept].dropna(axis="columns", how="all")
 
 
 def _text(rows: pd.DataFrame) -> bytes:
@@ -99,7 +110,7 @@ def read(folder: Path) -> pd.DataFrame:
     if (folder / COMMON).exists():
         common = _parsed((folder / COMMON).read_bytes())
         told = {name: value for name, (value,) in common.items() if name not in runs}
-        runs = runs.join(pd.DataFrame(told, index=runs.index))
+        runs = pd.concat([runs, pd.DataFrame(told, index=runs.index)], axis=1)
         runs = runs[[*common, *(name for name in runs if name not in common)]]
     try:
         rounds = _parsed(_content(folder / ROUNDS))

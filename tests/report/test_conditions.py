@@ -111,8 +111,26 @@ def test_runs_that_fail_alike_make_one_caution(two_conditions, tmp_path):
     table = read_table(two_conditions).assign(behind="its accuracy is low. Try rounds=2")
     write_table(tmp_path, [table])
     text = write_report(tmp_path).with_suffix(".md").read_text()
-    assert text.count("behind a linear one") == 1 and "24 of 24 runs" in text
-    assert text.count("and 21 more") == 1
+    assert text.count("behind a linear one") == 1 and "and 23 more of 24 runs" in text
+    assert text.index("## Cautions") > text.index("## Methods side by side")
+
+
+def test_a_budget_is_a_condition_only_where_runs_of_one_method_differ_in_it(two_conditions):
+    """A method of one round stands beside others; ten rounds of a method do not beside two."""
+    table = read_table(two_conditions)
+    table = table[table["alpha"] == 10]
+    once = table.assign(rounds=table["rounds"].where(table["method"] != "PVI", 1))
+    both = pd.concat([table, table.assign(run=table["run"] + "-more", rounds=10)])
+    for rows, conditions in ((once, 1), (both, 2)):
+        assert Results.of(rows, two_conditions).last["condition"].nunique() == conditions
+
+
+def test_the_tidy_table_has_a_row_a_run_with_its_scores(two_conditions):
+    tidy = pd.read_csv(two_conditions / "results.csv")
+    last = read_table(two_conditions).groupby("run").tail(1).set_index("run")
+    assert tidy["run"].is_unique and set(tidy["run"]) == set(last.index)
+    assert (tidy.set_index("run")["nll"] == last["nll"][tidy["run"]]).all()
+    assert {"alpha", "seed", "damping", "accuracy", "bytes.up"} <= set(tidy)
 
 
 def test_what_is_a_condition_does_not_depend_on_the_order_of_the_runs(two_conditions):

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from fedbary.errors import SettingError
 from fedbary.figures.document import Document
 from fedbary.report.report import (
-    beside_plain,
+    beside,
+    compared,
     metrics_of,
     sort_methods_by_mean,
     write,
@@ -201,10 +202,10 @@ def test_methods_are_ranked_by_nll(five):
 
 def test_a_difference_that_every_seed_shows_is_told_and_noise_is_not(five):
     text = (five / "report.md").read_text()
-    (lower,) = [line for line in text.splitlines() if line.startswith("NLL lower than")]
-    (higher,) = [line for line in text.splitlines() if line.startswith("NLL higher than")]
-    assert "PVI" in lower and "RKLB" in lower and "FedProx" not in lower
-    assert "pFedBayes" in higher and "FedProx" not in higher
+    (decided,) = [line for line in text.splitlines() if line.startswith("Decided in NLL")]
+    for sure in ("PVI is below FedAvg", "RKLB is below FedAvg", "FedAvg is below pFedBayes"):
+        assert sure in decided
+    assert not re.search(r"(FedAvg|FedProx) is \w+ (FedAvg|FedProx)", decided)
     header, rows = table_of(text, "clients and costs")
     assert rows["FedAvg"][next(i for i, name in enumerate(header) if "up" in name)] == "1.00 ± 0.00"
 
@@ -214,13 +215,17 @@ def named_of(table, folder):
 
 
 def means_of(table, folder):
-    return beside_plain(named_of(table, folder), [NLL]).set_index("first")["mean"].to_dict()
+    return from_plain(named_of(table, folder)).set_index("first")["mean"].to_dict()
+
+
+def from_plain(named):
+    return compared(named, beside([name for name, _ in named]), [NLL])
 
 
 def test_pairs_are_of_one_seed_whatever_the_order_of_the_rows(five):
     table = with_methods(read_table(five)).sample(frac=1, random_state=0)
     named = dict(named_of(table, five))
-    for found in beside_plain([*named.items()], [NLL]).itertuples():
+    for found in from_plain([*named.items()]).itertuples():
         mine, other = (named[name].set_index("seed")["nll"] for name in (found.first, "FedAvg"))
         assert found.mean == pytest.approx(float((mine - other).mean())) and found.pairs == 3
 
@@ -304,7 +309,7 @@ def test_the_best_is_bold():
     assert marked(NLL, [np.nan, 0.2, 0.3, 0.4], shown)[1] == "**b**"
 
 
-def compared(*sides, points=("bayesian_layers", "seed")):
+def of_sides(*sides, points=("bayesian_layers", "seed")):
     """The differences of two sides' NLLs, given as (NLLs, their n) with a seed each."""
     rows = pd.concat(
         pd.DataFrame({"side": name, "bayesian_layers": n, "seed": seeds, "nll": nll})
@@ -315,7 +320,7 @@ def compared(*sides, points=("bayesian_layers", "seed")):
 
 def test_sides_are_compared_on_the_points_they_share_whatever_their_order():
     good, bad = 0.3 + 0.01 * RNG.random(9), 0.5 + 0.1 * RNG.random(9)
-    (found,) = compared(("RKLB", good, 3, range(9)), ("WB", bad, 3, range(9))).itertuples()
+    (found,) = of_sides(("RKLB", good, 3, range(9)), ("WB", bad, 3, range(9))).itertuples()
     assert (found.first, found.second, found.points) == ("RKLB", "WB", 9)
     known = vars(paired(good, bad))
     assert {key: getattr(found, key) for key in known} == pytest.approx(known)
@@ -327,7 +332,7 @@ def test_points_of_one_seed_are_no_independent_pairs():
     seeds, layers, noise = np.arange(27) % 3, np.arange(27) // 3 + 1, RNG.random(27)
     by_seed = np.array([0.1, 0.2, 0.4])
     one, other = ("RKLB", noise + by_seed[seeds], layers, seeds), ("WB", noise, layers, seeds)
-    (found,) = compared(one, other).itertuples()
+    (found,) = of_sides(one, other).itertuples()
     expected = paired(by_seed, np.zeros(3))
     assert found.points == 27 and found.pairs == 3
     assert found.t_test == pytest.approx(expected.t_test) and expected.t_test > 0.1
@@ -335,10 +340,10 @@ def test_points_of_one_seed_are_no_independent_pairs():
 
 
 def test_a_table_of_pairs_has_the_effect_with_its_interval_first():
-    found = compared(("RKLB", [0.3, 0.5, 0.4], 3, range(3)), ("WB", [0.4, 0.8, 0.6], 3, range(3)))
+    found = of_sides(("RKLB", [0.3, 0.5, 0.4], 3, range(3)), ("WB", [0.4, 0.8, 0.6], 3, range(3)))
     header, (row,) = pairs_table(found)
     assert header[:3] == ["pair", "NLL [95 %]", "first better"]
     assert row[:5] == ["RKLB − WB", "-0.200 [-0.448, +0.048]", "3 of 3", "0.074", "0.250"]
-    single = compared(*((rule, [0.1, 0.2], [1, 2], 0) for rule in ("RKLB", "WB")))
+    single = of_sides(*((rule, [0.1, 0.2], [1, 2], 0) for rule in ("RKLB", "WB")))
     (row,) = pairs_table(single)[1]
     assert row[1:5] == ["+0.000", "0 of 1, 1 equal", "–", "–"] and row[5].endswith("2 points)")

@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 def reports(folder):
     """A run's folder and its report's text, by the kind of prediction."""
     rng = np.random.default_rng(0)
-    x, ward = rng.normal(size=400), rng.choice(["east", "west"], 400)
+    x, ward = rng.normal(size=400), rng.choice(["<i>east", "west"], 400)
     died = np.where(rng.random(400) < 1 / (1 + np.exp(2 - 1.5 * x)), "yes", "no")
     pd.DataFrame({"x": x, "ward": ward, "died": died}).to_csv(folder / "rare.csv", index=False)
     found = {}
@@ -80,8 +80,14 @@ def test_a_risk_has_its_calibration_thresholds_groups_sites_sets_and_temperature
     assert number(thresholds["at least 90 % of yes found"][4]) >= 90
     assert number(thresholds["at most 5 % alerts"][1]) <= 50
     groups = table_after(text, "By group")
-    assert list(groups) == ["group", "all", "ward=east", "ward=west"]
-    assert sum(int(groups[f"ward={ward}"][0]) for ward in ("east", "west")) == int(groups["all"][0])
+    assert list(groups) == ["group", "all", "ward=\\<i\\>east", "ward=west"]
+    assert sum(int(groups[f"ward={ward}"][0]) for ward in (r"\<i\>east", "west")) == int(
+        groups["all"][0]
+    )
+
+
+def test_a_level_of_the_data_makes_no_element(reports, folder):
+    assert "<i>" not in (folder / "risk" / "report.html").read_text()
 
 
 def test_cautions_come_last_and_once(reports):

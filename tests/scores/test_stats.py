@@ -8,7 +8,7 @@ import pytest
 from baycomp import SignedRankTest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import rankdata
+from scipy.stats import rankdata, ttest_1samp
 
 from fedbary.scores import stats
 from fedbary.scores.stats import paired, signed_rank
@@ -199,3 +199,13 @@ def test_ties_alone_are_no_difference_and_one_alone_is_a_sure_one():
     assert (tied.mean, tied.low, tied.high, tied.t_test, tied.wilcoxon) == (0, 0, 0, 1, 1)
     same = paired([1.0, 2.0, 3.0], [0.0, 1.0, 2.0])
     assert (same.low, same.high, same.t_test, same.wilcoxon) == (1, 1, 0, 0.25)
+
+
+@pytest.mark.parametrize("pairs", [5, 20])
+def test_the_least_effect_is_found_in_four_of_five_repetitions(pairs):
+    """Its formula takes the spread; with the true spread the test has that power."""
+    noise = np.random.default_rng(0).normal(size=(4000, pairs))
+    unit = paired(noise[0], np.zeros(pairs)).least / noise[0].std(ddof=1)
+    p = ttest_1samp(noise + unit, 0, axis=1).pvalue
+    assert np.mean(p < 0.05) == pytest.approx(0.8, abs=0.05)
+    assert np.isnan(paired([1.0], [0.0]).least)
