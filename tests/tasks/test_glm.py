@@ -261,7 +261,8 @@ def test_hospitals_with_own_files_have_the_fit_of_their_rows_and_the_server_has_
     nodes = []
     for name, rows in hospitals.items():
         rows.to_csv(tmp_path / f"{name}.csv", index=False)
-        nodes.append({"data-path": str(tmp_path / f"{name}.csv"), "name": name})
+        held = {"data-path": f"{tmp_path}/{name}.csv", "state-path": f"{tmp_path}/of {name}"}
+        nodes.append({"name": name, **held})
     words = {"target": "died", "terms": "age sex stage", "clients": 3, **FLAT}
     settings = settings_of(tmp_path, server, **words)
     run(InlineGrid(client_app.app, nodes, settings.model_dump()), settings, tmp_path / "run")
