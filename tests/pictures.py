@@ -1,7 +1,6 @@
-"""What a test looks for in a picture: its pixels, its legend, texts that overlap."""
+"""What a test looks for in a picture: its pixels, its legend."""
 
 import io
-import itertools
 
 import numpy as np
 from PIL import Image
@@ -22,15 +21,3 @@ def picture(figure) -> np.ndarray:
 def legend(figure) -> list[str]:
     (found,) = figure.legends
     return [text.get_text() for text in found.get_texts()]
-
-
-def assert_no_text_overlaps(figure):
-    figure.draw_without_rendering()
-    boxes = []
-    for axes in figure.axes:
-        texts = [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]
-        boxes += [text.get_window_extent() for text in texts if text.get_text()]
-    boxes += [found.get_window_extent() for found in figure.legends]
-    assert boxes
-    for one, two in itertools.combinations(boxes, 2):
-        assert not one.overlaps(two)

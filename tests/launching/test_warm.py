@@ -1,16 +1,14 @@
-"""A run forked from a warm process is the run of a fresh one, and each has its own output."""
-
-import threading
+"""A run forked from a warm process is that of any other; for what forks killed see warm_lost."""
 
 import psutil
 import pytest
 import yaml
-from processes import wait_until
+from every_method import same
 from runs_of import INLINE
 
 from fedbary.launching.launch import launch
-from fedbary.launching.simulation import PROGRAMS
-from fedbary.launching.warm import Lost, run_warm
+from fedbary.launching.warm import run_warm
+from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 
 pytestmark = pytest.mark.slow
@@ -27,16 +25,12 @@ def one_thread():
         yield
 
 
-def test_a_forked_run_is_the_same_as_a_fresh_one(tmp_path):
-    for name in ("forked", "fresh"):
-        settings = resolve({**QUICK, "output": str(tmp_path / name)})
-        with open(tmp_path / f"{name}.log", "w") as log, PROGRAMS["inline"](log) as fresh:
-            launch(settings, log, fresh if name == "fresh" else None)
-    names = [f"{name}/posterior.safetensors" for name in ("forked", "fresh")]
-    forked, fresh = ((tmp_path / name).read_bytes() for name in names)
-    assert forked == fresh
-    lines = [(tmp_path / f"{name}.log").read_text().count("\n") for name in ("forked", "fresh")]
-    assert lines[0] == lines[1] > 1
+def test_a_forked_run_is_the_same_as_one_of_this_process_and_has_its_own_output(tmp_path):
+    with open(tmp_path / "log", "w") as log:
+        launch(resolve({**QUICK, "output": str(tmp_path / "forked")}), log)
+    assert (tmp_path / "log").read_text().count("\n") > 1
+    run_inline(resolve(QUICK), tmp_path / "here")
+    assert same(tmp_path / "forked", tmp_path / "here")
 
 
 def test_a_failed_run_says_why_the_next_goes_on_and_what_is_forked_has_one_thread(tmp_path):
@@ -48,32 +42,6 @@ def test_a_failed_run_says_why_the_next_goes_on_and_what_is_forked_has_one_threa
             assert (run_warm(file, log) == 0) == ends_well
         assert forking().num_threads() == 1
     assert "fedbary: rule: 'Mystery'; expected" in (tmp_path / "Mystery.log").read_text()
-
-
-def test_if_what_forks_is_killed_the_run_ends_too_and_the_next_is_forked_anew(tmp_path):
-    said = []
-    files = [tmp_path / f"{name}.yaml" for name in ("long", "next")]
-    for file, rounds in zip(files, (400, 1), strict=True):
-        settings = resolve({**QUICK, "rounds": rounds, "output": str(tmp_path / file.stem)})
-        file.write_text(yaml.safe_dump(settings.model_dump()))
-
-    def run(file, log):
-        try:
-            said.append(run_warm(file, log))
-        except Lost as lost:
-            said.append(lost)
-
-    with open(tmp_path / "log", "w") as log:
-        life = threading.Thread(target=run, args=[files[0], log])
-        life.start()
-        wait_until((tmp_path / "long" / "metrics.jsonl").exists)
-        process = forking()
-        (forked,) = process.children()
-        process.kill()
-        life.join()
-        assert not forked.is_running()
-        run(files[1], log)
-    assert isinstance(said[0], Lost) and said[1] == 0
 
 
 def forking():
