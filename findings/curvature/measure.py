@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 from fedbary.predictive import mixture
 from fedbary.scores.metrics import fitted_temperature, nll_at_temperatures
 from fedbary.settings.config import read_yaml, resolve
+from findings.curvature.ivon import Ivon
 from findings.curvature.page import best
 from findings.curvature.side_by_side import Member, SideBySide
 from findings.truth.federation import Federation
@@ -40,8 +41,11 @@ class Map:
 
     def measure(self) -> None:
         """Choose and compare each side in each condition; then some at each number of epochs."""
-        places = [*product(self.plan["sides"].items(), self.plan["conditions"])]
-        for (side, own), condition in places:
+        sides, conditions = self.plan["sides"], self.plan["conditions"]
+        for side, condition in product(sides, conditions):
+            own = sides[side]
+            if condition not in own.get("conditions", conditions):
+                continue
             by = own.get("setting_of", side)
             steps = [
                 {**step, "lr_schedule": schedule}
@@ -52,8 +56,8 @@ class Map:
                 self.take(condition, "choice", side, seed, epochs, steps)
             for seed in self.plan["fresh"]:
                 self.compare(condition, side, seed, best(self.cells, condition, by))
-        for side, condition in product(self.plan["each"], self.plan["conditions"]):
-            counts = self.plan["sides"][side]["local_epochs"]
+        for side, condition in product(self.plan["each"], conditions):
+            counts = sides[side]["local_epochs"]
             for seed, epochs in product(self.plan["fresh"], counts):
                 self.compare(condition, side, seed, best(self.cells, condition, side, epochs))
 
@@ -76,12 +80,14 @@ class Map:
         if len(held):
             return
         words = {**self.plan["settings"], **self.plan["conditions"][condition]}
+        words |= self.plan["sides"][side].get("settings", {})
         words |= {"seed": seed, "local_epochs": int(epochs), "data_dir": self.data_dir}
         gaussian = side in ("curvature", "by size")
         precision = self.plan["settings"]["prior_std"] ** -2 if gaussian else 0.0
         method = side if side in ("curvature", "SCAFFOLD") else "FedAvg"
         members = [Member(**step, precision=precision, method=method) for step in steps]
-        runs = SideBySide(Federation(resolve(words)), members, self.plan["pooled"])
+        kind = Ivon if side == "IVON" else SideBySide
+        runs = kind(Federation(resolve(words)), members, self.plan["pooled"])
         for _ in range(runs.federation.settings.rounds):
             runs.take_round()
         rows = [{**place, **step, **score} for step, score in zip(steps, scores(runs), strict=True)]

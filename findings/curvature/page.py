@@ -1,6 +1,6 @@
 """Means by curvature: the tables and the picture of docs/results/curvature.md."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,14 @@ from findings import maker
 
 PAIRS = (
     ("curvature", "FedAvg"), ("curvature", "FedAvg + a pass"), ("curvature", "SCAFFOLD"),
-    ("curvature", "by size"), ("by size", "FedAvg"),
+    ("curvature", "by size"), ("by size", "FedAvg"), ("IVON", "FedAvg"),
 )  # fmt: skip
 SCORES = (
     maker.AT_T, Metric("accuracy", "Accuracy %", 100, 2), Metric("temperature", "T", 1, 2),
 )  # fmt: skip
 SETTING = ["lr", "momentum", "lr_schedule", "local_epochs"]
+EQUAL = (("at equal local epochs", "FedAvg", 0), ("at equal passes", "FedAvg + a pass", 1))
+"""Comparisons at each number of local epochs: the rival, and how many it has more."""
 SETTING_OF = {"by size": "curvature"}
 BOUND = 0.01
 """The bound of equivalence, in nats."""
@@ -38,15 +40,33 @@ def best(
     return dict(zip(SETTING, means.idxmin(), strict=True))
 
 
-def compared(cells: pd.DataFrame, local_epochs: int | None = None) -> pd.DataFrame:
-    """Return the cells of fresh seeds that have their side's best setting."""
-    sides = PAIRS[0] if local_epochs else cells["side"].unique()
+def compared(cells: pd.DataFrame, local_epochs: Mapping[str, int] | None = None) -> pd.DataFrame:
+    """Return the cells of fresh seeds that have their side's best setting.
+
+    With `local_epochs` those of some sides alone, each the best of those that have so many.
+    """
     fresh = maker.by(maker.where(cells, stage="fresh"), "condition", "side")
+    counts = local_epochs or {}
     return pd.concat(
-        maker.where(own, **best(cells, condition, SETTING_OF.get(side, side), local_epochs))
+        maker.where(own, **best(cells, condition, SETTING_OF.get(side, side), counts.get(side)))
         for (condition, side), own in fresh.items()
-        if side in sides
+        if not counts or side in counts
     )
+
+
+def equal(cells: pd.DataFrame, rival: str, more: int) -> dict[tuple[str, int], Any]:
+    """Return curvature's differences to a rival of so many local epochs more.
+
+    They stand by name and curvature's number of local epochs.
+    """
+    counts = maker.where(cells, side="curvature", stage="choice")["local_epochs"].unique()
+    return {
+        (name, int(count)): row
+        for count in counts
+        for name, row in differences(
+            compared(cells, {"curvature": count, rival: count + more}), [("curvature", rival)]
+        ).items()
+    }
 
 
 def tables(results: Path) -> Iterator[str]:
@@ -74,12 +94,10 @@ def tables(results: Path) -> Iterator[str]:
             scored[condition, side, f"{steps}, {one['local_epochs']:g} epochs"] = own
     yield maker.table(["fresh seeds", "side", "setting"], scored, SCORES)
     yield maker.tests_table("pair", maker.AT_T, differences(fresh, PAIRS), BOUND)
-    by_epochs = {
-        f"{name}, {count:g} epochs": row
-        for count in tried[tried["side"] == "curvature"]["local_epochs"].unique()
-        for name, row in differences(compared(cells, count), PAIRS[:1]).items()
-    }
-    yield maker.tests_table("at equal local epochs", maker.AT_T, by_epochs, BOUND)
+    for head, rival, more in EQUAL:
+        found = {f"{name}, {count} epochs": row
+                 for (name, count), row in equal(cells, rival, more).items()}  # fmt: skip
+        yield maker.tests_table(head, maker.AT_T, found, BOUND)
 
 
 def differences(rows: pd.DataFrame, several: Any) -> dict[str, Any]:
@@ -96,17 +114,18 @@ def differences(rows: pd.DataFrame, several: Any) -> dict[str, Any]:
 def picture(results: Path) -> maker.Figure:
     """Return curvature's lead over FedAvg against local epochs, by skew, with 95 % intervals."""
     cells = pd.read_csv(results / "cells.csv")
-    figure, (axes,) = maker.panels(5.5, 3.2)
-    for condition, color in COLOURS.items():
-        own = maker.where(cells, condition=condition)
-        counts = sorted(maker.where(own, side="curvature")["local_epochs"].unique())
-        found = [differences(compared(own, count), PAIRS[:1]).popitem()[1] for count in counts]
-        mean = [row.mean for row in found]
-        reach = [row.high - row.mean for row in found]
-        axes.errorbar(counts, mean, reach, fmt="o-", capsize=2, color=color, label=condition)
-    axes.axhline(0, color="black", linewidth=1)
-    axes.set_xlabel("local epochs a round")
-    axes.set_ylabel("NLL at T, curvature − FedAvg")
-    maker.log_ticks(axes, counts)
-    axes.legend(frameon=False)
+    figure, panels = maker.panels(8.5, 3.2, 1, 2, sharey=True)
+    for axes, (head, rival, more) in zip(panels, EQUAL, strict=True):
+        found = equal(cells, rival, more)
+        for condition, color in COLOURS.items():
+            own = {count: row for (name, count), row in found.items() if name.startswith(condition)}
+            mean = [row.mean for row in own.values()]
+            reach = [row.high - row.mean for row in own.values()]
+            axes.errorbar([*own], mean, reach, fmt="o-", capsize=2, color=color, label=condition)
+        axes.axhline(0, color="black", linewidth=1)
+        axes.set_title(head, fontsize=9)
+        axes.set_xlabel("curvature's local epochs a round")
+        maker.log_ticks(axes, (1, 2, 5, 10))
+    panels[0].set_ylabel("NLL at T, curvature − FedAvg")
+    panels[0].legend(frameon=False)
     return figure

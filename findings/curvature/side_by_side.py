@@ -5,7 +5,7 @@ A round is that of a run of Flower: `tests/docs/test_findings_curvature.py` comp
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import mul
 
@@ -54,8 +54,9 @@ class SideBySide:
         self.method = members[0].method
         self.data = [(self.inputs(s.x), s.y) for s in federation.shards]
         self.examples = sum(len(y) for _, y in self.data)
+        model = federation.model
         hidden, bias, output, last = (
-            federation.model[f"{layer}.{part}_mean"]
+            model.get(f"{layer}.{part}_mean", model.get(f"{layer}.{part}"))
             for layer in ("hidden", "output") for part in ("weight", "bias")
         )  # fmt: skip
         side = math.isqrt(hidden.shape[1])
@@ -104,32 +105,41 @@ class SideBySide:
     def _each(self, name: str) -> Tensor:
         return torch.tensor([float(getattr(member, name)) for member in self.members])
 
+    def _rates(self) -> tuple[Tensor, Tensor]:
+        """Return each federation's step size in the round, and its momentum."""
+        rounds = self.federation.settings.rounds
+        falling = 0.5 * (1 + math.cos(math.pi * (self.federation.round - 1) / rounds))
+        cosine = torch.tensor([member.lr_schedule == "cosine" for member in self.members])
+        return self._each("lr") * torch.where(cosine, falling, 1.0), self._each("momentum")
+
+    def _batches(self, x: Tensor, y: Tensor, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of a client's round, and the labels as one-hot rows."""
+        by, order = self.federation.settings.local, Generator().manual_seed(seed)
+        targets = one_hot(y, self.weights[3].shape[1]).float()
+        for _ in range(by.local_epochs):
+            for rows in torch.randperm(len(x), generator=order).split(by.batch_size):
+                yield x[rows], targets[rows]
+
     def _fit(
         self, x: Tensor, y: Tensor, seed: int, decay: Tensor, shift: Weights
     ) -> tuple[Weights, Weights]:
         """Return the weights after a client's steps, and the mean gradient of its loss."""
-        by, rounds = self.federation.settings.local, self.federation.settings.rounds
-        falling = 0.5 * (1 + math.cos(math.pi * (self.federation.round - 1) / rounds))
-        cosine = torch.tensor([member.lr_schedule == "cosine" for member in self.members])
-        lr, momentum = self._each("lr") * torch.where(cosine, falling, 1.0), self._each("momentum")
+        lr, momentum = self._rates()
         weights = [t.clone() for t in self.weights]
         velocities, total = ([torch.zeros_like(t) for t in weights] for _ in range(2))
-        order, classes = Generator().manual_seed(seed), weights[3].shape[1]
-        targets = one_hot(y, classes).float()
         by_tensor = [[_spread(each, i, w) for i, w in enumerate(weights)]
                      for each in (momentum, decay, -lr)]  # fmt: skip
-        for _ in range(by.local_epochs):
-            for rows in torch.randperm(len(x), generator=order).split(by.batch_size):
-                hidden, logits = _forward(weights, x[rows])
-                slopes = (logits.softmax(2) - targets[rows]) / len(rows)
-                gradients = _gradients(weights, x[rows], hidden, slopes)
-                each = zip(weights, velocities, gradients, total, shift, *by_tensor, strict=True)
-                for w, u, g, t, s, kept, pull, rate in each:
-                    t += g
-                    u.mul_(kept).add_(g).add_(s).addcmul_(w, pull)
-                    w.addcmul_(u, rate)
-        steps = by.local_epochs * math.ceil(len(x) / by.batch_size)
-        return weights, [t / steps for t in total]
+        batches = [*self._batches(x, y, seed)]
+        for rows, targets in batches:
+            hidden, logits = _forward(weights, rows)
+            slopes = (logits.softmax(2) - targets) / len(rows)
+            gradients = _gradients(weights, rows, hidden, slopes)
+            each = zip(weights, velocities, gradients, total, shift, *by_tensor, strict=True)
+            for w, u, g, t, s, kept, pull, rate in each:
+                t += g
+                u.mul_(kept).add_(g).add_(s).addcmul_(w, pull)
+                w.addcmul_(u, rate)
+        return weights, [t / len(batches) for t in total]
 
     def _curvature(self, weights: Weights, x: Tensor, seed: int) -> Weights:
         """Return an estimate of h, as `fedbary.inference.curvature` makes it of a softmax."""

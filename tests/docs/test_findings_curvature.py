@@ -9,6 +9,7 @@ from fedbary.aggregation import aggregate
 from fedbary.inference import curvature
 from fedbary.inference._steps import Vectors
 from fedbary.settings.config import resolve
+from findings.curvature.ivon import Ivon
 from findings.curvature.side_by_side import Member, SideBySide
 from findings.truth.federation import Federation
 
@@ -51,6 +52,20 @@ def test_scaffold_beside_others_is_a_run_of_its_own():
     for name, found in zip(NAMES, flat(beside.weights, 1), strict=True):
         point = alone.model[name.removesuffix("_mean")]
         torch.testing.assert_close(found, point, rtol=1e-4, atol=1e-5)
+
+
+def test_ivon_beside_others_is_a_run_of_its_own():
+    gaussian = {"inference": "ivon", "rule": "RKLB", "kl_weight": 0.1, "init_log_var": -4.0}
+    words = {**WORDS, **gaussian, "log_var_lr": 0.05}
+    alone, beside = Federation(resolve(words)), Ivon(Federation(resolve(words)), [OTHER, MEMBER], 1)
+    for _ in range(2):
+        alone.take_round()
+        beside.take_round()
+    for name, found in zip(NAMES, flat(beside.weights, 1), strict=True):
+        expected = alone.model.get(name, alone.model.get(name.removesuffix("_mean")))
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    found = beside.log_vars[0][:, 1].t()
+    torch.testing.assert_close(found, alone.model["hidden.weight_log_var"], rtol=1e-3, atol=1e-4)
 
 
 def test_its_curvature_is_that_of_the_local_inference():
