@@ -89,6 +89,6 @@ def test_clients_on_ray_share_two_devices(tmp_path):
     words = ["task=tables", "clients=3", "rounds=1", "local_epochs=1", "samples=2", "output=run"]
     words += ["device=pretend", "gpus_per_client=0.6"]
     places = {"RAY_OVERRIDE_RESOURCES": '{"CPU": 3, "GPU": 2}', "PRETEND_DEVICES": "2"}
-    command = [sys.executable, "-m", "fedbary.commands.command", "simulate"]
+    command = [Path(sys.executable).with_name("fedbary"), "simulate"]
     process(tmp_path, *command, *words, PRETEND="1", **places)
     assert lines(tmp_path / "run")[-1]["admitted"] == 3
