@@ -33,11 +33,14 @@ class Digest:
         The inputs' hashes, (N,) int64.
     trained : Tensor
         Mask of those that are trained on, (N,) bool.
+    groups : Tensor or None
+        The group of each, (N,) int64, see `fedbary.data.grouping`; None where each stands alone.
     """
 
     said: Mapping[str, Any]
     rows: Tensor
     trained: Tensor
+    groups: Tensor | None = None
 
     def require_same(self, now: Digest, name: str) -> None:
         """Raise a SettingError that names the difference unless data are those of this digest.
@@ -66,9 +69,12 @@ class Digest:
         if content_hash(row_hashes(x), y) != self.said["scored"]:
             raise _other(name, "other test data, of which some may have been trained on")
 
-    def trained_on(self, x: Tensor) -> Tensor:
-        """Return which inputs (N, …) equal a training input, (N,) bool."""
-        return torch.isin(row_hashes(x), self.rows[self.trained])
+    def trained_on(self, x: Tensor, groups: Tensor | None = None) -> Tensor:
+        """Return which inputs (N, …) equal a training input, or are of its group, (N,) bool."""
+        found = torch.isin(row_hashes(x), self.rows[self.trained])
+        if groups is not None and self.groups is not None:
+            found |= torch.isin(groups, self.groups[self.trained])
+        return found
 
 
 def digest_of(
@@ -77,6 +83,7 @@ def digest_of(
     scored: tuple[Tensor, Tensor],
     trained: Tensor,
     layout: Mapping[str, Any],
+    groups: Tensor | None = None,
 ) -> Digest:
     """Return the digest of inputs (N, …) and targets (N,).
 
@@ -90,6 +97,8 @@ def digest_of(
         The numbers of the inputs that are trained on.
     layout : mapping
         Layout that all sites share.
+    groups : Tensor or None
+        The inputs' groups.
     """
     rows = row_hashes(x)
     mask = torch.zeros(len(rows), dtype=torch.bool)
@@ -104,7 +113,7 @@ def digest_of(
         "content": content_hash(rows, y),
         "scored": content_hash(row_hashes(scored[0]), scored[1]),
     }
-    return Digest(said, rows, mask)
+    return Digest(said, rows, mask, groups)
 
 
 def content_hash(rows: Tensor, y: Tensor) -> str:

@@ -24,6 +24,15 @@ def digest(x=X, y=Y, scored=(X[:4], Y[:4]), layout=None):
     return digest_of(x, y, scored, TRAINED[TRAINED < len(x)], layout or {"features": ["a", "b"]})
 
 
+def test_a_new_row_of_a_group_that_was_trained_on_is_known(tmp_path):
+    groups = torch.arange(40) // 4
+    kept = digest_of(X, Y, (X, Y), TRAINED[TRAINED < 12], {}, groups)
+    write_digest(tmp_path, kept)
+    for held in (kept, read_digest(tmp_path)):
+        assert torch.equal(held.trained_on(X + 1, groups), groups < 3)
+        assert held.trained_on(X).sum() == 6 and not held.trained_on(X + 1).any()
+
+
 @given(st.integers(0, 38), st.integers(1, 39))
 def test_any_exchange_of_rows_is_another_order(one, other):
     index = torch.arange(40)
