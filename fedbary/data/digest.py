@@ -141,9 +141,32 @@ def row_hashes(x: Tensor) -> Tensor:
 
 
 def repeats(x: Tensor, seen: Tensor) -> int:
-    """Return how many inputs (N, …) have a hash among those that were seen, or an earlier one's."""
+    """Return how many inputs (N, …) have a hash among those that were seen, or an earlier one's.
+
+    Return 0 if rows of a table would be equal as often by chance, see `_equal_by_chance`.
+    """
     rows = row_hashes(x)
-    return len(rows) - len(rows[~torch.isin(rows, seen)].unique())
+    found = len(rows) - len(rows[~torch.isin(rows, seen)].unique())
+    rate = _equal_by_chance(x, len(seen) + len(rows)) if found else 0.0
+    spread = 3 * math.sqrt(rate * (1 - rate) * len(rows))
+    return 0 if found <= rate * len(rows) + spread else found
+
+
+def _equal_by_chance(x: Tensor, others: int) -> float:
+    """Return the share of rows (N, D) of a table that equal another if columns are independent.
+
+    A row then equals one of m others with probability 1 − (1 − Π_c p_c)^m. Here p_c is the share of
+    its value in column c among the other different rows. It is 0 if a column tells all rows apart.
+    Dependent columns make more rows equal by chance.
+    """
+    if x.ndim != 2 or not x.is_floating_point() or len(different := x.cpu().unique(dim=0)) < 2:
+        return 0.0
+    share = torch.ones(len(different)).double()
+    for column in different.T:
+        _, place, count = column.unique(return_inverse=True, return_counts=True)
+        share *= (count[place] - 1) / (len(different) - 1)
+    rate = -torch.expm1(others * torch.log1p(-share.clamp_max(1 - 1e-9)))
+    return float(rate.mean())
 
 
 def _range(x: Tensor) -> tuple[Any, Any]:
