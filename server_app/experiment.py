@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from logging import ERROR, INFO
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid
 
 from fedbary.attacks import require_simulation
+from fedbary.data.digest import checksum
 from fedbary.data.forms import one_state, user_path
 from fedbary.errors import RunError, SettingError, last_words
 from fedbary.figures import draw_without_screen
@@ -44,7 +45,7 @@ from fedbary.settings.run_config import given_in
 from fedbary.strategies import CompressedGrid
 from fedbary.strategies.admission import Stalled
 from fedbary.strategies.internals import at_exit, is_simulated, log
-from fedbary.tasks import task_of
+from fedbary.tasks import Task, task_of
 from fedbary.trained.started_from import beginning_of
 from fedbary.variational.frozen import frozen_config, require_same_frozen
 
@@ -187,6 +188,18 @@ def run(grid: Grid, settings: Settings, folder: Path) -> None:
         _run(grid, settings, folder)
 
 
+def _same_as_server(task: Task, roster: Roster) -> Iterator[str]:
+    """Yield a line, and log it, if sites' own data are the server's."""
+    told = {member.name: member.content for member in roster.members if member.partition < 0}
+    if task.settings.dataset == "none" or not any(told.values()):
+        return
+    own = checksum(*task.held.examples)
+    if same := sorted(name for name, content in told.items() if content == own):
+        said = f"{', '.join(same)}: the same data as the server's, whose test rows train there"
+        log(WARNING, "%s: scores on new rows may be worse", said)
+        yield f"{said}: scores on new rows may be worse"
+
+
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     simulated = is_simulated(grid)
     if not isinstance(grid, Guarded):
@@ -231,7 +244,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     way = settings.pace.compress if isinstance(settings.pace, Synchronous) else "none"
     packed = None if way == "none" else CompressedGrid(grid, way)
     recorder = Recorder(settings, results, roster, facts, packed.traffic if packed else {})
-    recorder.cautions = [*roster.copies, *asker.cautions]
+    recorder.cautions = [*roster.copies, *_same_as_server(task, roster), *asker.cautions]
     rounds = rounds_of(roster, asker, recorder, config, clock)
     recorder.strategy = strategy_of(recorder, rounds, clock, read_prior(settings, results))
     completed = 0

@@ -73,11 +73,11 @@ def not_trained_on(trained: Trained, examples: Examples, source: Path) -> Exampl
     old = trained.trained_on(examples)
     if not old.any():
         return examples
-    said = f"{int(old.sum())} of {len(old)} examples"
+    said = f"{int(old.sum())} of {len(old)} examples {trained.called(examples)}"
     if old.all():
         allowed = "examples that were not trained on"
-        raise SettingError("--held-out", f"{source}, {said} equal to ones trained on", allowed)
-    tell(f"{source}: {said} are equal to ones trained on and are left out")
+        raise SettingError("--held-out", f"{source}, {said}", allowed)
+    tell(f"{source}: {said} and are left out")
     return examples.part((~old).nonzero().squeeze(1))
 
 
@@ -413,7 +413,7 @@ def evaluate(
         allowed = "labelled examples: y in an .npz, folders named as classes, the target's column"
         raise SettingError("data", str(data), allowed)
     if count := int(trained.trained_on(examples).sum()):
-        tell(f"{data}: {count} of {len(examples.names)} examples are equal to ones trained on")
+        tell(f"{data}: {count} of {len(examples.names)} examples {trained.called(examples)}")
     if has_sets and (doubt := trained.doubt(examples)):
         tell(f"{data}: {doubt}, so coverage has no interval")
     prediction = trained.predict(examples, samples)

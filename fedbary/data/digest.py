@@ -33,11 +33,14 @@ class Digest:
         The inputs' hashes, (N,) int64.
     trained : Tensor
         Mask of those that are trained on, (N,) bool.
+    groups : Tensor or None
+        The group of each, (N,) int64, see `fedbary.data.grouping`; None where each stands alone.
     """
 
     said: Mapping[str, Any]
     rows: Tensor
     trained: Tensor
+    groups: Tensor | None = None
 
     def require_same(self, now: Digest, name: str) -> None:
         """Raise a SettingError that names the difference unless data are those of this digest.
@@ -66,9 +69,12 @@ class Digest:
         if content_hash(row_hashes(x), y) != self.said["scored"]:
             raise _other(name, "other test data, of which some may have been trained on")
 
-    def trained_on(self, x: Tensor) -> Tensor:
-        """Return which inputs (N, …) equal a training input, (N,) bool."""
-        return torch.isin(row_hashes(x), self.rows[self.trained])
+    def trained_on(self, x: Tensor, groups: Tensor | None = None) -> Tensor:
+        """Return which inputs (N, …) equal a training input, or are of its group, (N,) bool."""
+        found = torch.isin(row_hashes(x), self.rows[self.trained])
+        if groups is not None and self.groups is not None:
+            found |= torch.isin(groups, self.groups[self.trained])
+        return found
 
 
 def digest_of(
@@ -77,6 +83,7 @@ def digest_of(
     scored: tuple[Tensor, Tensor],
     trained: Tensor,
     layout: Mapping[str, Any],
+    groups: Tensor | None = None,
 ) -> Digest:
     """Return the digest of inputs (N, …) and targets (N,).
 
@@ -90,6 +97,8 @@ def digest_of(
         The numbers of the inputs that are trained on.
     layout : mapping
         Layout that all sites share.
+    groups : Tensor or None
+        The inputs' groups.
     """
     rows = row_hashes(x)
     mask = torch.zeros(len(rows), dtype=torch.bool)
@@ -104,7 +113,7 @@ def digest_of(
         "content": content_hash(rows, y),
         "scored": content_hash(row_hashes(scored[0]), scored[1]),
     }
-    return Digest(said, rows, mask)
+    return Digest(said, rows, mask, groups)
 
 
 def content_hash(rows: Tensor, y: Tensor) -> str:
@@ -132,9 +141,32 @@ def row_hashes(x: Tensor) -> Tensor:
 
 
 def repeats(x: Tensor, seen: Tensor) -> int:
-    """Return how many inputs (N, …) have a hash among those that were seen, or an earlier one's."""
+    """Return how many inputs (N, …) have a hash among those that were seen, or an earlier one's.
+
+    Return 0 if rows of a table would be equal as often by chance, see `_equal_by_chance`.
+    """
     rows = row_hashes(x)
-    return len(rows) - len(rows[~torch.isin(rows, seen)].unique())
+    found = len(rows) - len(rows[~torch.isin(rows, seen)].unique())
+    rate = _equal_by_chance(x, len(seen) + len(rows)) if found else 0.0
+    spread = 3 * math.sqrt(rate * (1 - rate) * len(rows))
+    return 0 if found <= rate * len(rows) + spread else found
+
+
+def _equal_by_chance(x: Tensor, others: int) -> float:
+    """Return the share of rows (N, D) of a table that equal another if columns are independent.
+
+    A row then equals one of m others with probability 1 − (1 − Π_c p_c)^m. Here p_c is the share of
+    its value in column c among the other different rows. It is 0 if a column tells all rows apart.
+    Dependent columns make more rows equal by chance.
+    """
+    if x.ndim != 2 or not x.is_floating_point() or len(different := x.cpu().unique(dim=0)) < 2:
+        return 0.0
+    share = torch.ones(len(different)).double()
+    for column in different.T:
+        _, place, count = column.unique(return_inverse=True, return_counts=True)
+        share *= (count[place] - 1) / (len(different) - 1)
+    rate = -torch.expm1(others * torch.log1p(-share.clamp_max(1 - 1e-9)))
+    return float(rate.mean())
 
 
 def _range(x: Tensor) -> tuple[Any, Any]:

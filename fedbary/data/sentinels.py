@@ -6,8 +6,8 @@ from itertools import product
 
 import numpy as np
 
-LEAST, SHARE = 5, 0.01
-"""Number of rows, and share of them, in which each stands at least."""
+LEAST = 3
+"""Number of rows in which each stands at least."""
 
 FAR = {20: 3.0, 5: 10.0}
 """Distance from all other numbers, in ranges of these, from which on one is far, by how many
@@ -20,9 +20,9 @@ AT_AN_END = 2
 def sentinels(values: np.ndarray) -> dict[float, int]:
     """Return the numbers that repeat far from all others, with their counts.
 
-    Up to two numbers at each end are sentinels if each stands in `LEAST` rows and in `SHARE` of
-    them, and is `FAR` ranges of all other numbers away from these. The steps of a scale and the
-    settings of an experiment are few, so they are no sentinels.
+    Up to two numbers at each end are sentinels if each stands in `LEAST` rows, and is `FAR` ranges
+    of all other numbers away from these. The steps of a scale and the settings of an experiment are
+    few, so they are no sentinels.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def sentinels(values: np.ndarray) -> dict[float, int]:
         (N,) float64; NaN is no number.
     """
     found, counts = np.unique(values[np.isfinite(values)], return_counts=True)
-    often = counts >= max(LEAST, SHARE * counts.sum())
+    often = counts >= LEAST
     for low, high in sorted(product(range(AT_AN_END + 1), repeat=2), key=sum, reverse=True):
         inner = found[low : len(found) - high]
         outer = np.r_[:low, len(found) - high : len(found)]

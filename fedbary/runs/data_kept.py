@@ -26,6 +26,8 @@ def write_digest(folder: Path, digest: Digest) -> None:
     """Write a digest to a run's folder."""
     words = json.dumps(digest.said).encode() + b"\n"
     tensors = {"rows": digest.rows, "trained": digest.trained}
+    if digest.groups is not None:
+        tensors["groups"] = digest.groups
     write_tensors(folder / ROWS, tensors, {"words": hashlib.sha256(words).hexdigest()})
     write_whole(folder / DATA, words)
 
@@ -45,7 +47,7 @@ def read_digest(folder: Path) -> Digest | None:
         words, (tensors, marks) = content_of(files[0]), read_tensors(files[1], ("words",))
         if marks.get("words") != hashlib.sha256(words).hexdigest():
             raise ValueError("its content is not what was written")
-        return Digest(json.loads(words), tensors["rows"], tensors["trained"])
+        return Digest(json.loads(words), tensors["rows"], tensors["trained"], tensors.get("groups"))
     except (OSError, ValueError, LookupError) as error:
         raise SettingError(f"{files[0]}, {ROWS}", error, "the file as the run wrote it") from None
 

@@ -120,7 +120,7 @@ class Rows(Task):
         if site.partition is not None:
             return ()
         table = self.load(site.data_path, signature)
-        return (_note(table), *id_repeats(table.groups, self.group, self.own.id))
+        return (_note(table, self.group), *id_repeats(table.groups, self.group, self.own.id))
 
     def signature(self) -> Layout:
         """Return the columns, their levels and the classes of the server's data."""
@@ -239,8 +239,8 @@ def _idle(facts: Facts, names: Sequence[str]) -> list[int]:
     return facts["std"][: len(names)].isinf().nonzero()[:, 0].tolist() if facts else []
 
 
-def _note(held: Examples) -> str:
-    """Describe a table: rows, numbers and levels, and columns that are not used."""
+def _note(held: Examples, group: str = "") -> str:
+    """Describe a table: rows, numbers and levels, and columns that are not used, nor for groups."""
     columns = held.layout.columns
     numbers = sum(not levels for _, levels in columns)
     parts = [f"{len(held.x)} rows", f"{numbers} columns of numbers"]
@@ -251,6 +251,6 @@ def _note(held: Examples) -> str:
     parts.extend(held.notes)
     if held.groups is not None:
         parts.append(f"{len(held.groups.unique())} groups")
-    if held.unused:
-        parts.append(f"not used: {', '.join(held.unused)}")
+    if unused := [name for name in held.unused if name != group]:
+        parts.append(f"not used: {', '.join(unused)}")
     return f"{held.source}: {'; '.join(parts)}"

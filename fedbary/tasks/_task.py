@@ -241,7 +241,7 @@ class Task(ABC):
         held, layout = self.held, self.signature().config()
         trained = trained_rows(held, self.deal, clients)
         scored = evaluation_data(held, self.deal)
-        return digest_of(*held.examples, scored, trained, layout)
+        return digest_of(*held.examples, scored, trained, layout, held.groups)
 
     def idle(self, facts: Facts) -> Sequence[str]:
         """Return a line on inputs without spread in the training data, which have no effect."""

@@ -169,18 +169,26 @@ class Trained:
         return task.predict(self._outcome, examples.x, self.facts, seed)
 
     def trained_on(self, examples: Examples) -> Tensor:
-        """Return which examples equal a training example, (N,) bool."""
+        """Return which examples equal a training example, or are of its group, (N,) bool."""
         if self.data is None:
             return torch.zeros(len(examples.x), dtype=torch.bool)
-        return self.data.trained_on(examples.x)
+        return self.data.trained_on(examples.x, examples.groups)
+
+    def called(self, examples: Examples) -> str:
+        """Return words on examples that `trained_on` finds."""
+        return "are equal to ones trained on" + " or of their groups" * (
+            examples.groups is not None
+        )
 
     def doubt(self, examples: Examples) -> str:
         """Return why examples may be no independent ones of what was not trained on; "" if none.
 
         Those of groups are independent group by group, see `Examples.independent`.
         """
-        if examples.groups is not None:
-            return ""
+        if (groups := examples.groups) is not None:
+            known = int(self.trained_on(examples).sum())
+            many = f"{known} of {len(groups)} examples {self.called(examples)}"
+            return many if known else ""
         if group := self.task.group:
             return f"nothing here names their groups, as group={group} does"
         seen = torch.zeros(0).long() if self.data is None else self.data.rows[self.data.trained]

@@ -62,11 +62,19 @@ def test_sets_cover_new_groups_at_their_level_if_whole_groups_are_held_out(
         for confidence in (None, 0.5):
             how = {"error_rate": 0.6, "confidence": confidence, "force": True}
             predict(tmp_path / f"{group}0", new, **how)
-        evaluate(tmp_path / f"{group}0", tmp_path / "t0.csv", force=True)
+        judged = new if promised else tmp_path / "t0.csv"
+        evaluate(tmp_path / f"{group}0", judged, force=True)
         said = capsys.readouterr()
         assert ("confidence" in said.out) == promised
         assert ("coverage_low" in said.out) == promised
         assert ("held-out examples equal training examples" in said.err) != promised
+    again = pd.read_csv(tmp_path / "t0.csv")
+    again["c0"] += 1  # new visits of patients that were trained on
+    again.to_csv("again.csv", index=False)
+    evaluate(tmp_path / "patient0", tmp_path / "again.csv", force=True)
+    said = capsys.readouterr()
+    assert "of 360 examples are equal to ones trained on or of their groups" in said.err
+    assert "coverage_low" not in said.out
 
 
 def test_sites_hold_out_their_own_groups_and_one_without_the_column_is_left_out(tmp_path, caplog):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from refusals import refused
 
 from fedbary.data.deal import Deal, Shard, client_shard, trained_rows
-from fedbary.data.digest import digest_of, row_hashes
+from fedbary.data.digest import digest_of, repeats, row_hashes
 from fedbary.data.images import Dataset
 from fedbary.errors import SettingError
 from fedbary.runs.data_kept import DATA, ROWS, read_digest, require_same_site, write_digest
@@ -22,6 +22,26 @@ TRAINED = torch.arange(0, 40, 2)
 
 def digest(x=X, y=Y, scored=(X[:4], Y[:4]), layout=None):
     return digest_of(x, y, scored, TRAINED[TRAINED < len(x)], layout or {"features": ["a", "b"]})
+
+
+@given(st.integers(0, 99), st.booleans(), st.integers(1, 3))
+def test_rows_of_few_values_are_equal_by_chance_and_copies_are_not(seed, with_number, copies):
+    """Copies are counted if a column, or many columns together, tell the others apart."""
+    rng = np.random.default_rng(seed)
+    x = torch.from_numpy(rng.integers(0, 2, (120, 5 if copies == 1 else 24))).double()
+    if with_number:
+        x[:, 0] = torch.from_numpy(rng.normal(size=120))
+    x = x.repeat(copies, 1)[rng.permutation(120 * copies)]
+    assert (repeats(x[:40], row_hashes(x[40:])) > 0) == (copies > 1)
+
+
+def test_a_new_row_of_a_group_that_was_trained_on_is_known(tmp_path):
+    groups = torch.arange(40) // 4
+    kept = digest_of(X, Y, (X, Y), TRAINED[TRAINED < 12], {}, groups)
+    write_digest(tmp_path, kept)
+    for held in (kept, read_digest(tmp_path)):
+        assert torch.equal(held.trained_on(X + 1, groups), groups < 3)
+        assert held.trained_on(X).sum() == 6 and not held.trained_on(X + 1).any()
 
 
 @given(st.integers(0, 38), st.integers(1, 39))

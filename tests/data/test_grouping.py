@@ -158,6 +158,18 @@ def test_a_column_of_a_table_names_groups_and_is_no_feature(ending, tmp_path):
     assert read_rows(tmp_path / "o.csv", "y", held.layout, Choice(group="ward")).groups is None
 
 
+@pytest.mark.parametrize("names", [[7, 7, 8], ["7", "7", "8"], ["A", "A", "b"], [0.5, 0.5, 2.0]])
+@pytest.mark.parametrize("by", ["group", "id"])
+def test_groups_of_a_file_to_predict_are_those_of_training(by, names, tmp_path):
+    pd.DataFrame({"p": names, "a": [1.0, 2.0, 4.0], "y": [1.5, 2, 3]}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    choice = Choice(**{by: "p"})
+    trained = load(str(tmp_path / "t.csv"), tmp_path, "y", choice=choice)
+    again = read_rows(tmp_path / "t.csv", "y", trained.layout, choice)
+    assert torch.equal(again.groups, trained.groups)
+
+
 def test_a_regression_has_groups_and_an_npz_names_them_by_an_array(tmp_path):
     rng = np.random.default_rng(0)
     held = {"x": rng.normal(size=(90, 2)), "y": rng.normal(size=90), "ward": np.arange(90) // 3}

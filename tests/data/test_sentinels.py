@@ -20,7 +20,7 @@ from fedbary.errors import SettingError
 HONEST = np.random.default_rng(0).normal(27, 5, 95).round(1)
 
 
-@pytest.mark.parametrize("codes", [{-999: 5}, {9999: 8, -999: 5, -998: 7}, {-1: 0}, {999.9: 40}])
+@pytest.mark.parametrize("codes", [{-999: 3}, {9999: 8, -999: 5, -998: 7}, {-1: 0}, {999.9: 40}])
 def test_numbers_that_repeat_far_away_are_found_with_their_counts(codes):
     held = [HONEST, *([number] * count for number, count in codes.items()), [np.nan] * 9]
     values = np.random.default_rng(1).permutation(np.concatenate(held))
@@ -29,7 +29,7 @@ def test_numbers_that_repeat_far_away_are_found_with_their_counts(codes):
 
 @pytest.mark.parametrize(
     "values",
-    [[], [np.nan] * 9, [3.0] * 50, [0.0, 1.0] * 50, [*HONEST, *[-999] * 4], [1, 2, 3, 4, 24] * 20,
+    [[], [np.nan] * 9, [3.0] * 50, [0.0, 1.0] * 50, [*HONEST, *[-999] * 2], [1, 2, 3, 4, 24] * 20,
      [*np.arange(1.0, 60), *[0.0] * 60], [*HONEST, 1e6]],
 )  # fmt: skip
 def test_scales_zeros_outliers_and_constants_are_none(values):
@@ -41,7 +41,7 @@ def test_what_repeats_far_away_does_not_depend_on_order_or_unit(values, scale):
     held = np.array([*values, *[7.0] * 6], dtype=float)
     found = sentinels(held)
     assert sentinels(held[::-1]) == found
-    assert all((held == number).sum() == count >= 5 for number, count in found.items())
+    assert all((held == number).sum() == count >= 3 for number, count in found.items())
     assert list(sentinels(-held).values()) == list(found.values())[::-1]
 
 

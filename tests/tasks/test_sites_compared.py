@@ -71,6 +71,18 @@ def test_two_sites_of_the_same_rows_are_named_in_whatever_order(tmp_path, caplog
 
 
 @pytest.mark.parametrize("task", ["tables", "regression"])
+def test_a_site_with_the_server_s_own_rows_trains_on_its_test_rows_and_is_named(
+    task, tmp_path, caplog
+):
+    about = {"task": task}
+    if task == "regression":
+        about |= {"target": "creatinine", "leave_out": "out", "method": "FedAG", "holdout": 0.0}
+    sites = {"north": table(1), "home": table(0).sample(frac=1, random_state=0)}
+    (line,), log = told(tmp_path, caplog, sites, **about)
+    assert line.startswith("home: the same data as the server's") and log.count(line) == 1
+
+
+@pytest.mark.parametrize("task", ["tables", "regression"])
 def test_empty_cells_that_no_feature_marks_are_said(task, tmp_path, caplog):
     odd = table(1)
     odd.loc[::7, "age"] = np.nan

@@ -28,7 +28,7 @@ from fedbary.data.forms import (
     source_state,
     user_path,
 )
-from fedbary.data.frame import Frame, plain
+from fedbary.data.frame import Frame, plain, text_of
 from fedbary.data.grouping import group_numbers
 from fedbary.data.layout import Layout
 from fedbary.data.readers import Reading, reader
@@ -284,7 +284,7 @@ def read_examples(
     found, names = code(held), columns.get(choice.group or choice.id, np.empty(0))
     known = [name for name in names.tolist() if name != ""]
     is_grouped = len(names) and (choice.group or len(set(known)) < len(known))
-    groups = group_numbers(names.tolist()) if is_grouped else None
+    groups = group_numbers(map(text_of, names.tolist())) if is_grouped else None
     unused = tuple(name for name in found.unused if name != choice.group)
     return replace(found, columns=columns, unused=unused, groups=groups)
 
