@@ -34,7 +34,7 @@ NOTHING = "the sites' columns agree"
 """What is said without a finding."""
 
 ACROSS, MOST_SHOWN = 4, 12
-"""Pictures in a row; levels, or sites with a colour of their own, in one."""
+"""Pictures in a row; levels, or cells of a site, in one."""
 
 HEADER = ("column", "site", "rows", "missing", "mean", "sd", "5 %", "median", "95 %")
 
@@ -193,7 +193,8 @@ def _draw_numbers(frame: Axes, look: Look, name: str, colours: dict[str, str]) -
         steps = np.arange(1, 6) / 2
         first, last = (cells.edges[k] for k in (0, -1))
         low, high = first - cells.tails[0] * steps[::-1], last + cells.tails[1] * steps
-        points = np.r_[low, cells.edges, high]
+        inner = cells.edges[:: math.ceil(len(cells.edges) / MOST_SHOWN)]
+        points = np.r_[low, inner, last, high] if inner[-1] < last else np.r_[low, inner, high]
         density = np.diff(cells.below(points)) / np.diff(points)
         frame.stairs(density, points, color=colours[site], linewidth=1.1)
 
@@ -217,4 +218,4 @@ def _draw_levels(frame: Axes, look: Look, name: str, colours: dict[str, str]) ->
         places = np.arange(len(names)) + width * (k + 0.5) - 0.4
         frame.bar(places, [levels.get(n, 0) / rows for n in names], width, color=colours[site])
     labels = [literal(_fit(level or "rare", 9).rstrip()) for level in names]
-    frame.set_xticks(range(len(names)), labels, rotation=30 if len(names) > 3 else 0)
+    frame.set_xticks(range(len(names)), labels, rotation=(0, 30, 90)[min(2, len(names) // 4)])
