@@ -271,6 +271,16 @@ def test_hostile_answers_are_no_look_and_leave_their_site_out():
             read_columns({**told, **odd}, 50)
 
 
+@pytest.mark.parametrize("std", [0.0, 1e-9, 0.2])
+def test_a_server_that_asks_for_a_finer_grid_gets_no_histogram(std):
+    values = np.random.default_rng(0).normal(size=(500, 1))
+    assert rules.histograms(values, [0.0], [std]) == {"edges": [0], "places": [], "cell-rows": []}
+    assert rules.histograms(values, [0.0], [1.0])["edges"][0] > 20
+    with pytest.raises(ValueError, match="names a column twice"):
+        asked = {"names": ["x", "x"], "mean": [0.0, 0.01], "std": [1.0, 1.0]}
+        rules.answer("histograms", {"x": rules.Told("numbers", numbers=values[:, 0])}, asked)
+
+
 def test_a_site_that_withholds_its_answers_takes_no_part(tmp_path):
     names = [tmp_path / f"{name}.csv" for name in ("a", "b")]
     for name in names:
