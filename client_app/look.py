@@ -43,8 +43,8 @@ def look(message: Message, context: Context) -> Message:
         found = {"partition-id": part, "num-partitions": site.partitions, "label-counts": []}
         found |= {"num-examples": table.count, "num-held-out": 0}
         words = {"name": site.name, "content": ""}
-    records = {"metrics": MetricRecord(found), "site": ConfigRecord(words)}
-    return Message(RecordDict({**records}), reply_to=message)
+    records = RecordDict({"metrics": MetricRecord(found), "site": ConfigRecord(words)})
+    return Message(records, reply_to=message)
 
 
 @lru_cache(maxsize=4)

@@ -186,6 +186,9 @@ def look(
     The sites send sums, histograms and names of levels. No number stands for fewer than five rows,
     and none is a minimum or a maximum.
 
+    SETTINGS.yaml is a file of settings; the default is simulation.yaml. KEY=VALUE sets one of them
+    and overrides the file.
+
     Examples: `fedbary look --site north.csv --site south.csv id=patient`; `fedbary look
     dataset=patients.csv target=outcome clients=3` deals one table to three sites.
     """

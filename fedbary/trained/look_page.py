@@ -14,6 +14,7 @@ from fedbary.figures.sheet import COLORS, literal, open_frame, sheet
 from fedbary.tasks._look.dialogue import Look
 from fedbary.tasks._look.findings import findings
 from fedbary.tasks._look.rules import LEAST, LEVELS, RARE, SOME
+from fedbary.texts import listed
 from fedbary.trained.writing import write_table, written_whole
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ NOTHING = "the sites' columns agree"
 """What is said without a finding."""
 
 ACROSS, MOST_SHOWN = 4, 12
-"""Pictures in a row; levels, or sites with a colour of their own, in one."""
+"""Pictures in a row; levels, or cells of a site, in one."""
 
 HEADER = ("column", "site", "rows", "missing", "mean", "sd", "5 %", "median", "95 %")
 
@@ -49,16 +50,24 @@ def rows_of(look: Look) -> Iterator[dict[str, Any]]:
             for level, rows in told.levels.items():
                 levels[level] = levels.get(level, 0) + rows
         lacking = [told.missing for told in held.values()]
-        together = {"column": name, "site": TOGETHER, "type": " or ".join(sorted(kinds))}
-        together["rows"] = sum(sites[site] for site in held)
         most = sum(lacking) + lacking.count(SOME) * (LEAST - SOME)
-        together["missing"] = f"<{most}" if SOME in lacking else most
-        yield {**together, **_numbers(look, name), "levels": _said(levels)}
+        kept = [site for site, told in held.items() if told.kept]
+        yield {
+            **{"column": name, "site": TOGETHER, "type": " or ".join(sorted(kinds))},
+            "rows": sum(sites[site] for site in held),
+            "missing": f"<{most}" if SOME in lacking else most,
+            **_numbers(look, name),
+            "levels": _said(levels),
+            "note": f"without {listed(kept)}" if kept else "",
+        }
         for site, told in held.items():
-            missing = "<5" if told.missing == SOME else told.missing
-            row = {"column": name, "site": site, "type": told.kind, "rows": sites[site]}
-            row |= {"missing": missing, **_numbers(look, name, site), "levels": _said(told.levels)}
-            yield {**row, "levels": row["levels"] or told.kept}
+            yield {
+                **{"column": name, "site": site, "type": told.kind, "rows": sites[site]},
+                "missing": f"<{LEAST}" if told.missing == SOME else told.missing,
+                **_numbers(look, name, site),
+                "levels": _said(told.levels),
+                "note": told.kept,
+            }
 
 
 def _numbers(look: Look, name: str, site: str = "") -> dict[str, float]:
@@ -76,7 +85,7 @@ def _numbers(look: Look, name: str, site: str = "") -> dict[str, float]:
     return found
 
 
-def _said(levels: dict[str, int] | Any) -> str:
+def _said(levels: Mapping[str, int]) -> str:
     """Return levels with their rows, the commonest first, the rare ones last."""
     order = sorted(levels.items(), key=lambda level: (level[0] == RARE, -level[1], level[0]))
     return "; ".join(f"{name or 'rare'} {rows}" for name, rows in order)
@@ -96,8 +105,10 @@ def lines(look: Look) -> list[str]:
             _fit(cell, w) if k < 2 else cell.rjust(w)
             for k, (cell, w) in enumerate(zip(line, widths, strict=True))
         ]
-        if row is not None and (row["levels"] or math.isnan(row["mean"])):
-            parts = [*parts[:4], row["levels"] or row["type"]]
+        if row is not None and math.isnan(row["mean"]):
+            parts = [*parts[:4], row["levels"] or row["note"] or row["type"]]
+        elif row is not None:
+            parts.append(row["note"])
         table.append(_fit("  ".join(parts), 100).rstrip())
     told = findings(look) or [NOTHING]
     return [*(f"- {line}" for line in told), "", *table]
@@ -133,8 +144,8 @@ def write(look: Look, output: Path, force: bool = False) -> None:
             document.text("{line}.", line=line)
         document.heading("Columns")
         document.figure("columns", picture(look), "Each column at each site: density, or levels")
-        cells = [(*_cells(row), row["levels"] or row["type"]) for row in rows]
-        document.table((*HEADER, "levels, or type"), cells)
+        cells = [(*_cells(row), row["levels"] or row["type"], row["note"]) for row in rows]
+        document.table((*HEADER, "levels, or type", "note"), cells)
         document.write()
         columns = {key: np.array([row[key] for row in rows], object) for key in rows[0]}
         write_table(folder / "look.csv", columns)
@@ -182,7 +193,8 @@ def _draw_numbers(frame: Axes, look: Look, name: str, colours: dict[str, str]) -
         steps = np.arange(1, 6) / 2
         first, last = (cells.edges[k] for k in (0, -1))
         low, high = first - cells.tails[0] * steps[::-1], last + cells.tails[1] * steps
-        points = np.r_[low, cells.edges, high]
+        inner = cells.edges[:: math.ceil(len(cells.edges) / MOST_SHOWN)]
+        points = np.r_[low, inner, last, high] if inner[-1] < last else np.r_[low, inner, high]
         density = np.diff(cells.below(points)) / np.diff(points)
         frame.stairs(density, points, color=colours[site], linewidth=1.1)
 
@@ -206,4 +218,4 @@ def _draw_levels(frame: Axes, look: Look, name: str, colours: dict[str, str]) ->
         places = np.arange(len(names)) + width * (k + 0.5) - 0.4
         frame.bar(places, [levels.get(n, 0) / rows for n in names], width, color=colours[site])
     labels = [literal(_fit(level or "rare", 9).rstrip()) for level in names]
-    frame.set_xticks(range(len(names)), labels, rotation=30 if len(names) > 3 else 0)
+    frame.set_xticks(range(len(names)), labels, rotation=(0, 30, 90)[min(2, len(names) // 4)])

@@ -90,7 +90,7 @@ class Asker:
             if reply.has_error():
                 continue
             try:
-                words = reply.content.config_records.get("site", {})
+                words = reply.content.config_records.get("site", ConfigRecord())
                 metrics = {**reply.content.metric_records["metrics"], **words}
                 read = question.read(metrics, self._roster.trained_on(node))
             except Exception as error:  # noqa: BLE001 - a stranger's numbers raise many kinds

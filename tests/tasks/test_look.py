@@ -1,12 +1,15 @@
 """A look at the sites' tables: what is found, what is true, and what never leaves a site."""
 
+import importlib
 import struct
+import tomllib
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from flwr.common.serde import message_to_proto
+from flwr.serverapp import ServerApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from looks import look_at
@@ -16,6 +19,7 @@ from fedbary.data.beside import UNITS
 from fedbary.data.deal import client_rows
 from fedbary.data.frame import column, frame_of
 from fedbary.errors import RunError
+from fedbary.launching.app import LOOKS, write_app
 from fedbary.launching.deploy import site_configs
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.server_app.look import hold
@@ -267,6 +271,16 @@ def test_hostile_answers_are_no_look_and_leave_their_site_out():
             read_columns({**told, **odd}, 50)
 
 
+@pytest.mark.parametrize("std", [0.0, 1e-9, 0.2])
+def test_a_server_that_asks_for_a_finer_grid_gets_no_histogram(std):
+    values = np.random.default_rng(0).normal(size=(500, 1))
+    assert rules.histograms(values, [0.0], [std]) == {"edges": [0], "places": [], "cell-rows": []}
+    assert rules.histograms(values, [0.0], [1.0])["edges"][0] > 20
+    with pytest.raises(ValueError, match="names a column twice"):
+        asked = {"names": ["x", "x"], "mean": [0.0, 0.01], "std": [1.0, 1.0]}
+        rules.answer("histograms", {"x": rules.Told("numbers", numbers=values[:, 0])}, asked)
+
+
 def test_a_site_that_withholds_its_answers_takes_no_part(tmp_path):
     names = [tmp_path / f"{name}.csv" for name in ("a", "b")]
     for name in names:
@@ -316,3 +330,9 @@ def test_the_site_itself_is_told_of_far_cells_however_few_they_are(rows):
     frame = frame_of("x", held, "")
     (line,) = rules.own_lines(frame, held)
     assert f"column age: -999 lies far from all others, in {rows} rows, the first is 51" in line
+
+
+def test_the_app_of_looks_names_its_server_app(tmp_path):
+    project = tomllib.loads((write_app(tmp_path / "app", LOOKS) / "pyproject.toml").read_text())
+    module, _, name = project["tool"]["flwr"]["app"]["components"]["serverapp"].partition(":")
+    assert isinstance(getattr(importlib.import_module(module), name), ServerApp)

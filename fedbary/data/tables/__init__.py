@@ -229,8 +229,8 @@ def row_numbers(frame: Frame, choice: Choice, classes: bool) -> Examples:
     held = grouped(_with_target(frame, ""), choice)
     layout = layout_of(replace(held, columns={}), (), choice.missing) if classes else None
     y = numbers_of(held) if layout is None else labels_of(held, layout)
-    x, y = torch.arange(held.count)[:, None], torch.from_numpy(y)
-    return Examples(x, y, held.name, splits=held.splits, groups=held.groups)
+    x = torch.arange(held.count)[:, None]
+    return Examples(x, torch.from_numpy(y), held.name, splits=held.splits, groups=held.groups)
 
 
 def load_features(

@@ -188,8 +188,8 @@ def look() -> Dialogue[Look]:
     if len(chosen) < 2:
         return replace(found, cells=cells)
     config, _ = _scaled(scale, names, chosen)
-    read = functools.partial(read_products, columns=len(chosen))
-    answers = yield Question(_sums.MOMENTS, read, config)
+    believed = functools.partial(read_products, columns=len(chosen))
+    answers = yield Question(_sums.MOMENTS, believed, config)
     products = None
     if count := sum(rows for rows, _ in answers):
         mean = functools.reduce(operator.add, (each for _, each in answers)) / count

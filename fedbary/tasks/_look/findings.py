@@ -55,10 +55,9 @@ def findings(look: Look) -> list[str]:
 
 def copies(look: Look) -> Iterator[str]:
     """Yield a line on each two sites whose rows have the same sums."""
-    for one, other in itertools.combinations(look.sums, 2):
-        pair = [look.sums[site] for site in (one, other)]
+    for (one, first), (other, second) in itertools.combinations(look.sums.items(), 2):
         if look.rows[one] == look.rows[other] and all(
-            torch.allclose(*(getattr(sums, part) for sums in pair), rtol=1e-10, atol=0)
+            torch.allclose(getattr(first, part), getattr(second, part), rtol=1e-10, atol=0)
             for part in ("total", "squares", "seen")
         ):
             said = "have the same sums in all columns, so they hold the same rows"

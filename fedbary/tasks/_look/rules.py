@@ -33,6 +33,9 @@ LEAST = 5
 ROWS_A_CELL = 10
 """Rows for each cell of a histogram, at least."""
 
+FINEST = 0.25
+"""Least standard deviation that sets a grid, in those of the site's column."""
+
 ROWS_OF_PRODUCTS = 20, 10
 """Fewest rows of which products leave a site, in all and for each column."""
 
@@ -185,7 +188,7 @@ def answer(question: str, told: Mapping[str, Told], asked: Mapping[str, Any]) ->
     if question == _sums.NAME:
         return _sums.answer(torch.from_numpy(columns), asked)
     if question == "histograms":
-        return {"count": rows, **histograms(columns, np.array(asked["mean"]), asked["std"])}
+        return {"count": rows, **histograms(columns, asked["mean"], asked["std"])}
     if question == _sums.MOMENTS:
         return _sums.answer_moments(torch.from_numpy(complete(columns)), asked)
     raise ValueError(f"a look has no question {question!r}")
@@ -240,12 +243,18 @@ def histogram(values: np.ndarray, edges: np.ndarray) -> tuple[list[int], list[in
     return places, [*counts, len(values) - below] if places else []
 
 
-def histograms(columns: np.ndarray, mean: np.ndarray, std: Sequence[float]) -> dict[str, list[int]]:
-    """Return the histograms of columns (N, C): the number of edges of each, and all in a row."""
-    found = [
-        histogram(values[np.isfinite(values)], grid(m, s))
-        for values, m, s in zip(columns.T, mean, std, strict=True)
-    ]
+def histograms(
+    columns: np.ndarray, mean: Sequence[float], std: Sequence[float]
+) -> dict[str, list[int]]:
+    """Return the histograms of columns (N, C): the number of edges of each, and all in a row.
+
+    A column has none if the server asks for a grid of steps that are too small, see `FINEST`.
+    """
+    found = []
+    for column, m, s in zip(columns.T, mean, std, strict=True):
+        values = column[np.isfinite(column)]
+        is_told = len(values) > 0 and s > FINEST * values.std()
+        found.append(histogram(values, grid(m, s)) if is_told else ([], []))
     return {
         "edges": [len(places) for places, _ in found],
         "places": [place for places, _ in found for place in places],
