@@ -205,17 +205,19 @@ class Factors:
         least = float((moved * (precision @ moved)).sum(0).min())
         return 0.5 * float(step @ precision @ step) / np.sqrt(least) if least > 0 else np.inf
 
-    def score(self) -> tuple[float, int, str]:
-        """Return Σ r_kᵀ P_k⁻¹ r_k, χ² if all sites have one β, its degrees, and the largest site.
+    def score(self) -> tuple[float, str]:
+        """Return the score test's p of one β for all sites, and the site that it is most due to.
 
-        It needs no estimate of a site's own, so that a site of one class counts, too.
+        Σ r_kᵀ P_k⁻¹ r_k is χ² then. It needs no estimate of a site's own, so that a site of one
+        class counts, too. p is NaN for a single site.
         """
         found, degrees = dict[str, float](), -len(self.mode)
         for name, site in self.sites.items():
             step, _, _, rank = self._solved(site.precision, site.slope)
             found[name] = float(step @ site.slope)
             degrees += rank
-        return sum(found.values()), max(degrees, 0), max(found, key=found.__getitem__)
+        p = float(chdtrc(degrees, sum(found.values()))) if degrees > 0 else np.nan
+        return p, max(found, key=found.__getitem__)
 
 
 class Heterogeneity(NamedTuple):
@@ -325,19 +327,22 @@ class Coefficients:
         return "\n".join(parts)
 
     def picture(self) -> Figure:
-        """Draw the forest of all terms but the intercepts; a number's is of one deviation."""
+        """Draw the forest of all terms but the intercepts; a number's is of one deviation.
+
+        The Hartung-Knapp interval stands where Q's p, or that of the score test, is below 0.05.
+        """
         (low, high), held = ends(self.level), self.factors.contrasts
         names, scales = list[str](), list[float]()
         for term, column, unit in zip(held.terms, held.columns, held.units, strict=True):
             scales.append(float(1 / column[:-1].abs().max()) if unit == NUMBER else 1.0)
             shown = f"(+{scales[-1]:.3g})" if unit == NUMBER else unit
             names += [f"{term} {shown}"] if unit else []
-        panels = {}
+        panels, whole = {}, self.factors.score()[0] < DIFFER
         for outcome, lines in self.table.groupby("outcome", sort=False):
             slopes = (lines["unit"] != "").to_numpy()
             by = {c: (v * scales)[slopes] for c, v in lines.select_dtypes("float").items()}
             random = np.array([by[f"HK {low}"], by[f"HK {high}"]])
-            random[:, ~(lines["p of Q"].to_numpy()[slopes] < DIFFER)] = np.nan
+            random[:, ~((lines["p of Q"].to_numpy()[slopes] < DIFFER) | whole)] = np.nan
             sites = np.array([[by[site], by[f"{site} std"]] for site in self.factors.sites])
             both = np.array([by[low], by[high]])
             panels[str(outcome)] = Forest(by["estimate"], both, random, sites)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy.special import chdtrc
 
 from fedbary.aggregation.covariance import unpacked
 from fedbary.aggregation.sums import select_prefix
@@ -282,11 +281,12 @@ def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]
             f"Sites differ (p of Q below {DIFFER}). Take the Hartung-Knapp interval for "
             f"{listed(shown, '; ')}"
         )
-    statistic, degrees, most = factors.score()
-    if degrees and (p := float(chdtrc(degrees, statistic))) < DIFFER:
+    p, most = factors.score()
+    if p < DIFFER:
         yield (
             f"Sites do not have one set of coefficients (score test, p = {p:.2g}; most of it: "
-            f"{most}). A level of each site's own may be enough to explain it"
+            f"{most}). Take the Hartung-Knapp intervals of all terms. A level of each site's own "
+            "may be enough to explain it"
         )
     several = len(factors.sites) > 1
     if far := [n for n in factors.sites if several and table[f"without {n}"].isna().all()]:
