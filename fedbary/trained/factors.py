@@ -221,15 +221,16 @@ def _require_linear(contrasts: Contrasts, model: Tensors) -> None:
 
 def _unused_rows(trained: Trained) -> Iterator[str]:
     """Yield a line on rows of the data that are not used."""
-    data, held_out = trained.data, trained.settings.holdout
-    if data is not None and (used := int(data.trained.sum())) < len(data.rows):
-        share = 100 * used / len(data.rows)
+    settings, data = trained.settings, trained.data
+    apart = dict(settings).get("test_dataset", "none")
+    if data is not None and apart == "none" and not data.trained.all():
+        used, share = int(data.trained.sum()), 100 * float(data.trained.double().mean())
         yield (
-            f"Rows: {used} of the data's {len(data.rows)} are used ({share:.0f} %). "
-            "holdout=0 uses those that sites hold out, test_dataset= those of the test"
+            f"Rows: {used} of the data's {len(data.rows)} are used ({share:.0f} %); the others "
+            "test. holdout=0 uses what sites hold out. Sites with tables of their own test on none"
         )
-    elif data is None and held_out:
-        yield f"Rows: each site holds out {100 * held_out:g} % of its own. holdout=0 uses all"
+    elif settings.holdout:
+        yield f"Rows: each site holds out {settings.holdout:.0%} of its own; holdout=0 uses all"
 
 
 def _filled(missing: str, anyway: bool) -> Iterator[str]:
