@@ -16,7 +16,6 @@ import functools
 import math
 import operator
 import re
-import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -329,25 +328,20 @@ class Glm(Rows):
         self._require_spread(design, of_terms.std, facts)
         return {**facts, **(yield from self._ask_turn(design, of_terms, facts, also))}
 
-    def _require_events(self, facts: Facts) -> None:
-        """Refuse a run of fewer than 5 events a column, and warn of one of fewer than 10."""
-        columns, rows = len(self.design(self.signature()).names), float(facts.get("rows", [0])[0])
+    def _events(self, facts: Facts) -> tuple[float, str, int]:
+        """Return the number of events, what they are, and the columns that they must tell."""
+        columns = len(self.design(self.signature()).names)
         if "class_rows" in facts:
-            called, events = "rows of the rarest class", float(facts["class_rows"].min())
-        elif self.own.family == "poisson":
-            called, events = "events", float(facts["rows"][1])
-        else:
-            called, events = "rows", rows
+            return float(facts["class_rows"].min()), "rows of the rarest class", columns
+        counts = self.own.family == "poisson"
+        return float(facts["rows"][int(counts)]), "events" if counts else "rows", columns
+
+    def _require_events(self, facts: Facts) -> None:
+        events, called, columns = self._events(facts)
         if events < FEWEST_EVENTS * columns:
-            allowed = (
-                f"at most {int(events / FEWEST_EVENTS)} columns: {FEWEST_EVENTS} {called} each"
-            )
+            most = int(events / FEWEST_EVENTS)
+            allowed = f"at most {most} columns, for {FEWEST_EVENTS} {called} each"
             raise SettingError("terms", f"{columns} columns and {events:.0f} {called}", allowed)
-        if events < FEW_EVENTS * columns:
-            said = (
-                f"{events:.0f} {called} for {columns} columns: intervals of so few are too narrow"
-            )
-            warnings.warn(said, stacklevel=2)
 
     def _ask_knots(self, sums: Sums) -> Dialogue[Tensor]:
         """Ask for the quantiles of all splines' columns, one after the other."""
@@ -431,12 +425,18 @@ class Glm(Rows):
         return turn, alive
 
     def idle(self, facts: Facts) -> tuple[str, ...]:
-        """Return a line that names the columns of levels without rows."""
+        """Return lines on columns of levels without rows, and on few events."""
         if not facts:
             return ()
-        design = self.design(self.signature(), facts)
+        design, (events, called, columns) = (
+            self.design(self.signature(), facts),
+            self._events(facts),
+        )
         gone = [n for n, held in zip(design.names, self._alive(facts), strict=True) if not held]
-        return (f"no row at any site has {listed(gone)}: no coefficient",) if gone else ()
+        lines = [f"no row at any site has {listed(gone)}: no coefficient"] if gone else []
+        if events < FEW_EVENTS * columns:
+            lines.append(f"{events:.0f} {called} for {columns} columns: intervals are too narrow")
+        return tuple(lines)
 
     def _alive(self, facts: Facts) -> Tensor:
         turn = facts["turn"]
