@@ -133,6 +133,10 @@ class Glm(Rows):
     conditions = (of_glm,)
     curves = ((schema.STEP, 1, "Largest step (standard errors)", BLUE),)
 
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.counts_classes = self.family.classes
+
     @functools.cached_property
     def own(self) -> OfGlm:
         """The task's own settings."""
