@@ -174,7 +174,7 @@ class Factors:
         NaN where no other site tells one, or all where one step from the mode does not tell them.
         """
         others = [site.precision for key, site in self.sites.items() if key != name]
-        left = sum(others) + np.zeros_like(self.precision)
+        left = sum(others, np.zeros_like(self.precision))
         step, _, known, _ = self._solved(left, -self.sites[name].slope, self.prior_precision)
         known = known & (self._error(step, left) <= STEP_ERROR)
         return np.where(known, self.estimates - self.turn @ step, np.nan)
@@ -326,22 +326,21 @@ class Coefficients:
 
     def picture(self) -> Figure:
         """Draw the forest of all terms but the intercepts; a number's is of one deviation."""
-        low, high = ends(self.level)
-        held, terms, unit = self.factors.contrasts, len(self.factors.contrasts.terms), []
-        for name, column, per in zip(held.terms, held.columns, held.units, strict=True):
-            scale = float(1 / column[:-1].abs().max()) if per == NUMBER else 1.0
-            unit.append((f"{name} (+{scale:.3g})" if per == NUMBER else f"{name} {per}", scale))
-        names, scales = zip(*unit[:-1], strict=True)
+        (low, high), held = ends(self.level), self.factors.contrasts
+        names, scales = list[str](), list[float]()
+        for term, column, unit in zip(held.terms, held.columns, held.units, strict=True):
+            scales.append(float(1 / column[:-1].abs().max()) if unit == NUMBER else 1.0)
+            shown = f"(+{scales[-1]:.3g})" if unit == NUMBER else unit
+            names += [f"{term} {shown}"] if unit else []
         panels = {}
         for outcome, lines in self.table.groupby("outcome", sort=False):
-            shown = lines.iloc[: terms - 1]
-            at = {c: shown[c].to_numpy() * scales for c in shown if shown[c].dtype.kind == "f"}
-            random = np.array([at[f"HK {low}"], at[f"HK {high}"]])
-            random[:, ~(shown["p of Q"].to_numpy() < DIFFER)] = np.nan
-            sites = [[at[site], at[f"{site} std"]] for site in self.factors.sites]
-            panels[str(outcome)] = Forest(
-                at["estimate"], np.array([at[low], at[high]]), random, np.array(sites)
-            )
+            slopes = (lines["unit"] != "").to_numpy()
+            by = {c: (v * scales)[slopes] for c, v in lines.select_dtypes("float").items()}
+            random = np.array([by[f"HK {low}"], by[f"HK {high}"]])
+            random[:, ~(lines["p of Q"].to_numpy()[slopes] < DIFFER)] = np.nan
+            sites = np.array([[by[site], by[f"{site} std"]] for site in self.factors.sites])
+            both = np.array([by[low], by[high]])
+            panels[str(outcome)] = Forest(by["estimate"], both, random, sites)
         ratio = RATIOS.get(held.link, "")
         return forest(names, panels, ratio.capitalize() or "Difference", bool(ratio))
 
@@ -364,16 +363,13 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
     import pandas
 
     told, (low, high) = factors.contrasts, ends(level)
-    outcomes, terms = len(told.outcomes), len(told.terms)
+    outcomes = len(told.outcomes)
     estimates, stds, degrees = factors.estimates, factors.stds, factors.degrees
     half = stdtrit(degrees, (1 + level) / 2) * stds
     own = {name: factors.own(name) for name in factors.sites}
     pairs = np.array(list(own.values()))
-    differ = [heterogeneity(*pairs[:, :, j].T, level) for j in range(len(stds))]
-    by = {
-        name: np.array(values)
-        for name, values in zip(Heterogeneity._fields, zip(*differ, strict=True), strict=True)
-    }
+    differ = [heterogeneity(*each, level) for each in zip(*pairs.transpose(1, 2, 0), strict=True)]
+    by = dict(zip(Heterogeneity._fields, np.array(differ).T, strict=True))
     columns: dict[str, Sequence[object] | np.ndarray] = {
         "outcome": [outcome for outcome in told.outcomes for _ in told.terms],
         "term": told.terms * outcomes,
@@ -402,17 +398,18 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
         f"new site {low}": by["new_low"],
         f"new site {high}": by["new_high"],
         "shift by prior": factors.prior_shifts,
-        "flag": flags(factors, terms),
+        "flag": flags(factors),
     }
     for name, (estimate, std) in own.items():
         columns |= {name: estimate, f"{name} std": std, f"without {name}": factors.without(name)}
     return pandas.DataFrame(columns)
 
 
-def flags(factors: Factors, terms: int) -> list[str]:
+def flags(factors: Factors) -> list[str]:
     """Return ``held by the prior`` for each coefficient that the rows alone do not hold."""
+    units = np.array(factors.contrasts.units * len(factors.contrasts.outcomes))
     far = FAR * np.linalg.norm(factors.turn, axis=1)
-    far[terms - 1 :: terms] = np.inf  # an intercept lies where the columns' zeros are
+    far[units == ""] = np.inf  # an intercept lies where the columns' zeros are
     held = (np.abs(factors.turn @ factors.mode) > far) | (factors.stds > factors.prior_stds / 2)
     return ["held by the prior" if each else "" for each in held]
 

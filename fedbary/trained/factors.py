@@ -71,7 +71,7 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
     checkpoint = sound_checkpoint(folder, again, earlier)
     state, model = select_prefix(METHOD_STATE, checkpoint.strategy), checkpoint.arrays
     _require_linear(contrasts, model)
-    notes = [*_unused_rows(trained), *_filled(trained.signature.missing, anyway)]
+    notes = [*_unused_rows(trained), *_filled(trained, anyway)]
     if isinstance(method, SumsMethod):
         factors = of_sums(method, state, contrasts)
         words = f"least squares, t with {factors.degrees:.0f} degrees of freedom"
@@ -82,8 +82,8 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
             )
     else:
         assert isinstance(method, PVI)
-        counted = {c["site"]: c["num-examples"] for r in trained.rounds for c in r.get(CLIENTS, [])}
-        factors = of_laplace(method, model, state, contrasts, counted)
+        seen = {c["site"]: c["num-examples"] for r in trained.rounds for c in r.get(CLIENTS, [])}
+        factors = of_laplace(method, model, state, contrasts, seen)
         words = f"mode and curvature, prior N(0, {method.prior_std:g}²)"
         notes += _unsettled(trained, factors, state, anyway)
     table = tabulated(factors, level)
@@ -100,7 +100,7 @@ def basis(contrasts: Contrasts) -> tuple[np.ndarray, np.ndarray]:
 
 
 def of_laplace(
-    method: PVI, model: Tensors, state: Tensors, contrasts: Contrasts, counted: Mapping[str, float]
+    method: PVI, model: Tensors, state: Tensors, contrasts: Contrasts, seen: Mapping[str, float]
 ) -> Factors:
     """Return the factors of full Laplace sites.
 
@@ -110,7 +110,7 @@ def of_laplace(
         The run's method, its global model and its state at the server.
     contrasts
         What the coefficients are.
-    counted
+    seen
         Rows of each site by its name.
     """
     expanded, (q, turn) = method.expanded, basis(contrasts)
@@ -126,7 +126,7 @@ def of_laplace(
         (precision, slope), name = projected(held), whose(client)
         if name in sites:
             precision, slope = precision + sites[name].precision, slope + sites[name].slope
-        sites[name] = Site(counted.get(name, np.nan), precision, slope)
+        sites[name] = Site(seen.get(name, np.nan), precision, slope)
         if client in alone:
             own, at_zero = projected(alone[client])
             sites[name] = replace(sites[name], alone=(own, at_zero + own @ mode))
@@ -157,7 +157,7 @@ def of_sums(method: SumsMethod, state: Tensors, contrasts: Contrasts) -> Factors
         rows[name] = rows.get(name, 0.0) + count
     if (degrees := sum(rows.values()) - terms) <= 0:
         raise SettingError("run", f"{sum(rows.values()):.0f} rows", f"more than {terms} terms")
-    total = sum(grams.values())
+    total = np.sum([*grams.values()], axis=0)
     mode, left, _ = _least_squares(total, terms)
     if classes:
         events = torch.from_numpy(np.linalg.solve(r, total[:terms, terms:]).T).round()
@@ -233,8 +233,9 @@ def _unused_rows(trained: Trained) -> Iterator[str]:
         yield f"Rows: each site holds out {settings.holdout:.0%} of its own; holdout=0 uses all"
 
 
-def _filled(missing: str, anyway: bool) -> Iterator[str]:
+def _filled(trained: Trained, anyway: bool) -> Iterator[str]:
     """Yield a line on cells that are filled in; raise a SettingError unless it goes on anyway."""
+    missing = getattr(trained.signature, "missing", "refuse")
     if missing not in ("mean", "median", "indicator"):
         return
     why = "95 % intervals then hold the truth in as few as 45 %"
@@ -270,8 +271,8 @@ def _unsettled(trained: Trained, factors: Factors, state: Tensors, anyway: bool)
 
 def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]:
     """Yield lines on how sites differ, on what the prior holds, on few events."""
-    low, high = (f"HK {end}" for end in ends(level))
-    several = len(factors.contrasts.outcomes) > 1
+    (low, high), held = (f"HK {end}" for end in ends(level)), factors.contrasts
+    several = len(held.outcomes) > 1
     names = [
         f"{o}: {t}" if several else t for o, t in zip(table["outcome"], table["term"], strict=True)
     ]
@@ -294,15 +295,16 @@ def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]
             f"Not known from here: the estimates without {listed(far)}. They lie too far off; "
             "fedbary forget, and further rounds, find them"
         )
-    if len(held := table[table["flag"] != ""]):
+    if len(loose := table[table["flag"] != ""]):
         yield (
-            f"Held by the prior, not by the rows: {listed(held['name'])}. Some rows may be told "
+            f"Held by the prior, not by the rows: {listed(loose['name'])}. Some rows may be told "
             "apart wholly (separation)"
         )
-    events, rows = factors.contrasts.events[:, -1], factors.contrasts.rows[:, -1]
-    fewest = float(torch.cat([events, rows - events.sum()]).nan_to_num(torch.inf).min())
-    if fewest < FEW_EVENTS * len(factors.contrasts.terms):
+    events, rows = (t.nan_to_num(-torch.inf).amax(1) for t in (held.events, held.rows))
+    kinds = [*events.tolist(), float(rows.max() - events.sum())]
+    fewest = min((count for count in kinds if count >= 0), default=np.inf)
+    if fewest < FEW_EVENTS * len(held.terms):
         yield (
-            f"Few events: {counted(fewest)} of one class for {len(factors.contrasts.terms)} "
+            f"Few events: {counted(fewest)} of one kind for {len(held.terms)} "
             f"coefficients; {FEW_EVENTS} for each are wanted"
         )

@@ -13,7 +13,7 @@ from scipy import stats
 from statsmodels.stats.meta_analysis import combine_effects
 
 import fedbary
-from fedbary.commands.use import coefficients
+from fedbary.commands.use import coefficients, forget
 from fedbary.data.deal import client_rows
 from fedbary.errors import SettingError
 from fedbary.server_app.engine.inline import run_inline
@@ -260,7 +260,22 @@ def test_rounds_that_have_not_settled_are_refused_with_how_to_go_on(made, tmp_pa
     assert "are used (81 %)" in notes[0] and "are used (90 %)" in settled.notes[0]
 
 
-def test_separation_and_a_level_of_one_site_are_told(tmp_path):
+def test_a_run_that_has_forgotten_a_site_has_the_estimates_without_it(made, tmp_path):
+    trained, found, _ = made("dead")
+    site = next(s for s in found.factors.sites if found.table[f"without {s}"].notna().all())
+    forget(trained.folder, site, tmp_path / "left")
+    left = fedbary.load(tmp_path / "left")
+    with pytest.raises(SettingError, match="no round since"):
+        left.coefficients()
+    table = left.coefficients(anyway=True).table
+    without, std = found.table[f"without {site}"], found.table["std"]
+    assert ((table["estimate"] - without) / std).abs().max() < 1e-4
+    assert site not in table
+    other = next(name for name in left.coefficients(anyway=True).factors.sites)
+    np.testing.assert_allclose(table[other], found.table[other], rtol=1e-3)
+
+
+def test_separation_is_told(tmp_path):
     draw = np.random.default_rng(3)
     x = draw.normal(size=(400, 2))
     y = np.where(x[:, 0] > 0, "b", "a")
