@@ -234,6 +234,18 @@ def test_few_events_are_refused_and_predictions_want_a_common_intercept(tmp_path
         fedbary.load(tmp_path / "run").predict(table)
 
 
+def test_what_the_prior_holds_has_a_flag(tmp_path):
+    """Age tells all deaths apart in one of two tables."""
+    table = patients(400)
+    split = table.assign(died=np.where(table.age > 60, "yes", "no"))
+    for name, rows in (("all", split), ("none", table)):
+        (tmp_path / name).mkdir()
+        fitted(tmp_path / name, rows, target="died", terms="age sex")
+        found = fedbary.load(tmp_path / name / "run").coefficients(anyway=True).table
+        flagged = found.loc[found["flag"] == "held by the prior", "term"]
+        assert ("age" in set(flagged)) == (name == "all")
+
+
 def test_predictions_are_those_of_the_pooled_fit(tmp_path):
     table = patients()
     words = {"terms": "age sex", "intercepts": "common", **FLAT}
