@@ -17,7 +17,7 @@ import math
 import operator
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -267,9 +267,12 @@ class Glm(Rows):
 
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return the columns that the layer sees, (N, P) float32, of rows in their own units."""
+        return self._taking(facts)(x)
+
+    def _taking(self, facts: Facts) -> Callable[[Tensor], Tensor]:
         design = self.design(self.signature(), facts)
-        turn = facts["turn"].view(len(design.names), -1)
-        return ((design.columns(x) - facts["centre"]) @ turn.T).float()
+        turn, centre = facts["turn"].view(len(design.names), -1), facts["centre"]
+        return lambda x: ((design.columns(x) - centre) @ turn.T).float()
 
     def _targets(self, x: Tensor, y: Tensor, facts: Facts) -> Tensor:
         if self.own.family == "gaussian":
@@ -381,11 +384,11 @@ class Glm(Rows):
         by = Standardiser(torch.cat([scale.mean, mean]), torch.cat([scale.std, std]))
         sites = yield from _sums.ask_moments_of_sites(by, also)
         if self.predicts:
-            sites = [
-                tuple(functools.reduce(operator.add, part) for part in zip(*sites, strict=True))
-            ]
+            counts, moments = zip(*sites, strict=True)
+            sites = [(sum(counts), functools.reduce(operator.add, moments))]
         rows = sum(count for count, _ in sites)
-        products = sum(m[:-1, :-1] - m[:-1, -1:] @ m[-1:, :-1] / count for count, m in sites) / rows
+        within = [m[:-1, :-1] - m[:-1, -1:] @ m[-1:, :-1] / count for count, m in sites]
+        products = functools.reduce(operator.add, within) / rows
         turn, alive = self._turn(design, products[:width, :width], scale.std)
         found = {"centre": scale.mean, "turn": turn.flatten()}
         if numbers:
@@ -536,11 +539,21 @@ class Glm(Rows):
         self, outcome: Outcome, x: Tensor, facts: Facts, seed: int
     ) -> Prediction | Forecast:
         """Predict rows in their own units, by the mode; counts for the rows' own exposure."""
-        found = self.predicted(outcome.model, self.taken(x, facts), facts, seed, outcome.predictive)
-        if isinstance(found, Prediction) or self.own.exposure == "none":
-            return found
-        mean = found.mean * self._exposure(x)
-        return Forecast(mean, found.epistemic, mean)
+        return self._predicting(outcome, facts, seed)(x)
+
+    def _predicting(
+        self, outcome: Outcome, facts: Facts, seed: int
+    ) -> Callable[[Tensor], Prediction | Forecast]:
+        taking = self._taking(facts)
+
+        def predicted(x: Tensor) -> Prediction | Forecast:
+            found = self.predicted(outcome.model, taking(x), facts, seed, outcome.predictive)
+            if isinstance(found, Prediction) or self.own.exposure == "none":
+                return found
+            mean = found.mean * self._exposure(x)
+            return Forecast(mean, found.epistemic, mean)
+
+        return predicted
 
     def predicted(
         self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
@@ -561,9 +574,10 @@ class Glm(Rows):
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
         """Return `predict` for a batch."""
         self.require_predicting()
+        predicting = self._predicting(outcome, facts, seed)
 
         def answered(x: Tensor) -> dict[str, Tensor]:
-            found = self.predict(outcome, x, facts, seed)
+            found = predicting(x)
             if isinstance(found, Prediction):
                 held = {"probs": found.probs, "entropy": found.entropy}
                 return {**held, "epistemic": found.epistemic, "networks": found.probs[None]}
