@@ -51,6 +51,7 @@ RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"method": "FedAG", "missing": "median", "holdout": 0.1, "conformal": 0.9},
         {"rule": "RKLB", "holdout": 0.1, "conformal": 0.9},
     ),
+    "glm": ({"terms": "`mean area` spline(`mean texture`,4)"},),
 }
 """Each task, with runs in which its sites tell most together."""
 
@@ -107,7 +108,7 @@ _MEANINGS = {
     "repeated": ("1 for a column in which a number far from all others repeats", "–", "answers"),
     "seen": ("values of each column that are not missing", "examples", "answers"),
     "below": ("values of each column below a number that the server names", "examples", "answers"),
-    "moments": ("sum of products of each two features, standardised", "–", "answers"),
+    "moments": ("sum of products of each two features or terms, standardised", "–", "answers"),
     "spread": ("sum of the residuals' spread over the networks", "target's square", "answers"),
     "names": ("names of its columns", "–", "answers"),
     "kinds": ("kind of each: numbers, levels, texts, dates, …", "–", "answers"),
@@ -257,8 +258,8 @@ def _rows(found: Mapping[str, set[str]]) -> list[str]:
 _SAID = {
     "query": "what it holds",
     "query.ask sums": "answer: sums",
-    "query.ask moments": "answer: moments, with `features=N`",
-    "query.ask below": "answer: medians, four times",
+    "query.ask moments": "answer: moments, with `features=N` or `task=glm`",
+    "query.ask below": "answer: medians, or knots of a spline, four times",
     "query.ask noise": "answer: noise, after each round",
     "query.ask conformal": "answer: conformal, after the last round",
     "query.ask conformal-sizes": "answer: sizes of sets, after the last round",

@@ -56,7 +56,7 @@ class Factor:
 
     @property
     def name(self) -> str:
-        """How it is written."""
+        """Its text in `terms`."""
         forms = {"": "{0}", "power": "{0}^{1}", "log": "log({0})", "spline": "spline({0},{1})"}
         return forms[self.how].format(self.column, self.number)
 

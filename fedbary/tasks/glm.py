@@ -16,9 +16,8 @@ import functools
 import math
 import operator
 import re
-import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -149,6 +148,10 @@ class Glm(Rows):
     reads = "data/tables read_labelled"
     conditions = (of_terms, of_glm)
     curves = ((schema.STEP, 1, "Largest step (standard errors)", BLUE),)
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.counts_classes = self.family.classes
 
     @functools.cached_property
     def own(self) -> OfGlm:
@@ -325,9 +328,12 @@ class Glm(Rows):
 
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return the columns that the layer sees, (N, P) float32, of rows in their own units."""
+        return self._taking(facts)(x)
+
+    def _taking(self, facts: Facts) -> Callable[[Tensor], Tensor]:
         design = self.design(self.signature(), facts)
-        turn = facts["turn"].view(len(design.names), -1)
-        return ((design.columns(x) - facts["centre"]) @ turn.T).float()
+        turn, centre = facts["turn"].view(len(design.names), -1), facts["centre"]
+        return lambda x: ((design.columns(x) - centre) @ turn.T).float()
 
     def _targets(self, x: Tensor, y: Tensor, facts: Facts) -> Tensor:
         if self.own.family == "gaussian":
@@ -390,25 +396,20 @@ class Glm(Rows):
         self._require_spread(design, of_terms.std, facts)
         return {**facts, **(yield from self._ask_turn(design, of_terms, facts, also))}
 
-    def _require_events(self, facts: Facts) -> None:
-        """Refuse a run of fewer than 5 events a column, and warn of one of fewer than 10."""
-        columns, rows = len(self.design(self.signature()).names), float(facts.get("rows", [0])[0])
+    def _events(self, facts: Facts) -> tuple[float, str, int]:
+        """Return the number of events, what they are, and the columns that they must tell."""
+        columns = len(self.design(self.signature()).names)
         if "class_rows" in facts:
-            called, events = "rows of the rarest class", float(facts["class_rows"].min())
-        elif self.own.family == "poisson":
-            called, events = "events", float(facts["rows"][1])
-        else:
-            called, events = "rows", rows
+            return float(facts["class_rows"].min()), "rows of the rarest class", columns
+        counts = self.own.family == "poisson"
+        return float(facts["rows"][int(counts)]), "events" if counts else "rows", columns
+
+    def _require_events(self, facts: Facts) -> None:
+        events, called, columns = self._events(facts)
         if events < FEWEST_EVENTS * columns:
-            allowed = (
-                f"at most {int(events / FEWEST_EVENTS)} columns: {FEWEST_EVENTS} {called} each"
-            )
+            most = int(events / FEWEST_EVENTS)
+            allowed = f"at most {most} columns, for {FEWEST_EVENTS} {called} each"
             raise SettingError("terms", f"{columns} columns and {events:.0f} {called}", allowed)
-        if events < FEW_EVENTS * columns:
-            said = (
-                f"{events:.0f} {called} for {columns} columns: intervals of so few are too narrow"
-            )
-            warnings.warn(said, stacklevel=2)
 
     def _ask_knots(self, sums: Sums) -> Dialogue[Tensor]:
         """Ask for the quantiles of all splines' columns, one after the other."""
@@ -444,11 +445,11 @@ class Glm(Rows):
         by = Standardiser(torch.cat([scale.mean, mean]), torch.cat([scale.std, std]))
         sites = yield from _sums.ask_moments_of_sites(by, also)
         if self.predicts:
-            sites = [
-                tuple(functools.reduce(operator.add, part) for part in zip(*sites, strict=True))
-            ]
+            counts, moments = zip(*sites, strict=True)
+            sites = [(sum(counts), functools.reduce(operator.add, moments))]
         rows = sum(count for count, _ in sites)
-        products = sum(m[:-1, :-1] - m[:-1, -1:] @ m[-1:, :-1] / count for count, m in sites) / rows
+        within = [m[:-1, :-1] - m[:-1, -1:] @ m[-1:, :-1] / count for count, m in sites]
+        products = functools.reduce(operator.add, within) / rows
         turn, alive = self._turn(design, products[:width, :width], scale.std)
         found = {"centre": scale.mean, "turn": turn.flatten()}
         if numbers:
@@ -492,12 +493,18 @@ class Glm(Rows):
         return turn, alive
 
     def idle(self, facts: Facts) -> tuple[str, ...]:
-        """Return a line that names the columns of levels without rows."""
+        """Return lines on columns of levels without rows, and on few events."""
         if not facts:
             return ()
-        design = self.design(self.signature(), facts)
+        design, (events, called, columns) = (
+            self.design(self.signature(), facts),
+            self._events(facts),
+        )
         gone = [n for n, held in zip(design.names, self._alive(facts), strict=True) if not held]
-        return (f"no row at any site has {listed(gone)}: no coefficient",) if gone else ()
+        lines = [f"no row at any site has {listed(gone)}: no coefficient"] if gone else []
+        if events < FEW_EVENTS * columns:
+            lines.append(f"{events:.0f} {called} for {columns} columns: intervals are too narrow")
+        return tuple(lines)
 
     def _alive(self, facts: Facts) -> Tensor:
         turn = facts["turn"]
@@ -593,11 +600,21 @@ class Glm(Rows):
         self, outcome: Outcome, x: Tensor, facts: Facts, seed: int
     ) -> Prediction | Forecast:
         """Predict rows in their own units, by the mode; counts for the rows' own exposure."""
-        found = self.predicted(outcome.model, self.taken(x, facts), facts, seed, outcome.predictive)
-        if isinstance(found, Prediction) or self.own.exposure == "none":
-            return found
-        mean = found.mean * self._exposure(x)
-        return Forecast(mean, found.epistemic, mean)
+        return self._predicting(outcome, facts, seed)(x)
+
+    def _predicting(
+        self, outcome: Outcome, facts: Facts, seed: int
+    ) -> Callable[[Tensor], Prediction | Forecast]:
+        taking = self._taking(facts)
+
+        def predicted(x: Tensor) -> Prediction | Forecast:
+            found = self.predicted(outcome.model, taking(x), facts, seed, outcome.predictive)
+            if isinstance(found, Prediction) or self.own.exposure == "none":
+                return found
+            mean = found.mean * self._exposure(x)
+            return Forecast(mean, found.epistemic, mean)
+
+        return predicted
 
     def predicted(
         self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
@@ -618,9 +635,10 @@ class Glm(Rows):
     def graph(self, outcome: Outcome, facts: Facts, seed: int) -> Graph:
         """Return `predict` for a batch."""
         self.require_predicting()
+        predicting = self._predicting(outcome, facts, seed)
 
         def answered(x: Tensor) -> dict[str, Tensor]:
-            found = self.predict(outcome, x, facts, seed)
+            found = predicting(x)
             if isinstance(found, Prediction):
                 held = {"probs": found.probs, "entropy": found.entropy}
                 return {**held, "epistemic": found.epistemic, "networks": found.probs[None]}

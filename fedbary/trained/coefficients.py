@@ -60,6 +60,9 @@ FEWEST = 5
 FAR = 10.0
 """Size of a standardised coefficient from which it is separation's, and not the data's."""
 
+SHIFTED = 0.25
+"""Shift by the prior, in standard deviations, from which it holds an estimate."""
+
 RATIOS = {"odds": "odds ratio", "rate": "rate ratio", "hazard": "hazard ratio"}
 
 
@@ -416,6 +419,7 @@ def flags(factors: Factors) -> list[str]:
     far = FAR * np.linalg.norm(factors.turn, axis=1)
     far[units == ""] = np.inf  # an intercept lies where the columns' zeros are
     held = (np.abs(factors.turn @ factors.mode) > far) | (factors.stds > factors.prior_stds / 2)
+    held |= np.abs(factors.prior_shifts) > SHIFTED
     return ["held by the prior" if each else "" for each in held]
 
 

@@ -1,6 +1,9 @@
 """A federation's coefficients and standard errors are those of the pooled rows, by statsmodels."""
 
 import logging
+import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,7 +20,7 @@ from fedbary.data.terms import spline
 from fedbary.errors import SettingError
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid, run_inline
-from fedbary.settings.config import resolve
+from fedbary.settings.config import parse_overrides, resolve
 from fedbary.tasks import task_of
 
 FLAT = {"prior_std": 1000.0}
@@ -231,6 +234,18 @@ def test_few_events_are_refused_and_predictions_want_a_common_intercept(tmp_path
         fedbary.load(tmp_path / "run").predict(table)
 
 
+def test_what_the_prior_holds_has_a_flag(tmp_path):
+    """Age tells all deaths apart in one of two tables."""
+    table = patients(400)
+    split = table.assign(died=np.where(table.age > 60, "yes", "no"))
+    for name, rows in (("all", split), ("none", table)):
+        (tmp_path / name).mkdir()
+        fitted(tmp_path / name, rows, target="died", terms="age sex")
+        found = fedbary.load(tmp_path / name / "run").coefficients(anyway=True).table
+        flagged = found.loc[found["flag"] == "held by the prior", "term"]
+        assert ("age" in set(flagged)) == (name == "all")
+
+
 def test_predictions_are_those_of_the_pooled_fit(tmp_path):
     table = patients()
     words = {"terms": "age sex", "intercepts": "common", **FLAT}
@@ -278,3 +293,17 @@ def test_hospitals_with_own_files_have_the_fit_of_their_rows_and_the_server_has_
     fit = sm.GLM(y[kept], x[kept], family=sm.families.Binomial()).fit(tol=1e-12)
     assert np.abs((held.estimates - fit.params[:4]) / fit.bse[:4]).max() < 1e-3
     assert np.abs(held.stds / fit.bse[:4] - 1).max() < 1e-3
+
+
+def test_the_page_s_commands_are_runs(tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "howto" / "glm.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^fedbary (simulate|coefficients) (.*)$", text, re.MULTILINE)
+    assert len(commands) == 3
+    patients(300).to_csv(tmp_path / "patients.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    for command, words in commands:
+        if command == "coefficients":
+            assert "age:sex=female" in fedbary.load(words).coefficients().summary()
+        else:
+            given = parse_overrides(shlex.split(words))
+            run_inline(resolve({**INLINE, **given}), tmp_path / given["output"])

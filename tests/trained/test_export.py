@@ -30,6 +30,8 @@ RUNS = {
     "tables": {"task": "tables", "class_weights": "balanced"},
     "tempered": {"task": "tables", "calibrate": "temperature", "holdout": 0.3},
     "numbers": {"task": "regression"},
+    "glm": {"task": "glm", "intercepts": "common", "evaluate_on": "validation",
+            "terms": "`mean area` spline(`mean texture`,3)"},  # fmt: skip
     "closed": {
         "protocol": "regression-vi", "model": "linear", "bayesian_layers": 1,
         "predictive": "closed", "local_epochs": 1,
