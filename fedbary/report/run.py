@@ -217,7 +217,9 @@ def who_holds_what(
     trained: Trained, sites: Sequence[str], counts: np.ndarray, classes: Sequence[str]
 ) -> tuple[list[str], list[list[str]]]:
     """Return a row a site: what it holds, what it trains on and what it holds out."""
-    line = next((one for one in reversed(trained.rounds) if one.get(schema.CLIENTS)), {})
+    line: Mapping[str, Any] = next(
+        (one for one in reversed(trained.rounds) if one.get(schema.CLIENTS)), {}
+    )
     trains = {one["site"]: one["num-examples"] for one in line.get(schema.CLIENTS, ())}
     told = trained.line.get(schema.HELD_OUT, {}).get("clients", ())
     held_out = {one["site"]: one["num-examples"] for one in told}
@@ -330,6 +332,8 @@ def _cautions(trained: Trained, examples: Examples | None) -> Iterator[str]:
         yield f"{refused} replies were refused; the first: {first}"
     if silent := {name for one in later for name in one.get(schema.UNANSWERED, ())}:
         yield f"Sites that left a question open: {', '.join(sorted(silent)[:SEVERAL])}"
+    if trained.settings.server_validates and trained.settings.keep_best != "none":
+        yield "The rows that are scored here chose the round of the model: new rows may score worse"
     if trained.sites and (lacking := trained.lacking()):
         yield lacking
     if examples is not None and (old := int(trained.trained_on(examples).sum())):
@@ -349,5 +353,7 @@ def _add_settings(
         idle |= {"partition", "min_examples", *owned("partition", str(settings.get("partition")))}
     rows = [[code(key), plain(value)] for key, value in settings.items() if key not in idle]
     about = {"commit": made["commit"], "device": made["device"], **made["versions"]}
+    if trained.data is not None:
+        about["digest of the data"] = trained.data.said["content"]
     rows += [[code(key), plain(value)] for key, value in about.items()]
     document.table(["setting or version", "value"], rows, f"All {len(rows)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -182,7 +182,7 @@ def at_alerts(risk: np.ndarray, event: np.ndarray, most: float) -> Cut:
     return cut_at(risk, event, known[reached].min() if reached.any() else math.inf)
 
 
-def net_benefit(risk: np.ndarray, event: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
+def net_benefit(risk: np.ndarray, event: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     """Return the net benefit of treating at each threshold t: TP/N − FP/N · t/(1 − t).
 
     It is a fraction of the rows: true positives, less the false ones at the exchange rate that the

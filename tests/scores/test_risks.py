@@ -96,11 +96,11 @@ def test_alerts_stay_within_the_rate_and_a_lower_threshold_exceeds_it(both, most
 def test_the_net_benefit_of_acting_on_all_has_its_closed_form_and_the_best_is_the_share(both, t):
     risk, event = both
     share = event.mean()
-    everyone = net_benefit(np.ones(len(risk)), event, [t])
+    everyone = net_benefit(np.ones(len(risk)), event, np.array([t]))
     assert everyone == pytest.approx(share - (1 - share) * t / (1 - t))
-    assert net_benefit(event.astype(float), event, [t]) == pytest.approx(share)
-    assert net_benefit(np.zeros(len(risk)), event, [t]) == 0
-    assert net_benefit(risk, event, [t]) <= share + 1e-12
+    assert net_benefit(event.astype(float), event, np.array([t])) == pytest.approx(share)
+    assert net_benefit(np.zeros(len(risk)), event, np.array([t])) == 0
+    assert net_benefit(risk, event, np.array([t])) <= share + 1e-12
 
 
 @pytest.mark.parametrize("asked", [0.0, -0.1, 1.1])
