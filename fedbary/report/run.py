@@ -117,7 +117,9 @@ def _add_scored(
     prediction, doubt = trained.as_scored(examples), trained.doubt(examples)
     others = dict(task.simpler())
     found = judged(task, {"this model": prediction, **others}, y, units_of(examples), not doubt)
-    add_run(document, trained, made, folder, _summary(found, task), len(y))
+    add_run(
+        document, trained, made, folder, _summary(found, task, y, trained.signature.classes), len(y)
+    )
     document.heading("Scores")
     document.text(
         """On {rows} test rows{groups}, with 95 % intervals: Clopper and Pearson's for an accuracy,
@@ -143,30 +145,28 @@ def _add_scored(
     return [*cautions, *([f"{doubt}: scores have no intervals"] if doubt else [])]
 
 
-def _summary(found: Mapping[str, Mapping[str, Judged]], task: Task) -> str:
-    """Return what the scores say, in two or three sentences."""
-    own = found["this model"]
-    if task.numbers:
-        first, unit = "rmse", "The RMSE is {}"
-    else:
-        first, unit = "accuracy", "{} % of the test rows are predicted right"
-    said = [unit.format(shown(label(first, task), own[first]))]
-    if "auroc" in own:
-        said.append(f"The AUROC is {shown(label('auroc', task), own['auroc'])} %")
-    for name, other in found.items():
-        if name.startswith("this model − ") and "nll" in other:
-            gap = other["nll"]
-            sure = "" if gap[1] > 0 or gap[2] < 0 else ", which may be chance"
-            than = name.removeprefix("this model − ")
-            worse = "higher (worse)" if gap[0] > 0 else "lower (better)"
-            size = shown(label("nll", task), (abs(gap[0]), *_ends(gap)))
-            said.append(f"The NLL is by {size} {worse} than that of the {than}{sure}")
+def _summary(
+    found: Mapping[str, Mapping[str, Judged]], task: Task, y: Tensor, classes: Sequence[str]
+) -> str:
+    """Return what the scores say, in a few sentences."""
+    own, said = found["this model"], []
+    if len(classes) == 2 and y.ndim == 1:
+        said.append(f"{int((y == 1).sum())} of {len(y)} test rows are {classes[1]}")
+    for score, words in (
+        ("accuracy", "{} % of the test rows are predicted right"),
+        ("auroc", "The AUROC is {} %"),
+        ("rmse", "The RMSE is {}"),
+    ):
+        if score in own:
+            said.append(words.format(shown(label(score, task), own[score])))
+    for name, gap in ((name, other.get("nll")) for name, other in found.items() if "−" in name):
+        if gap is not None:
+            is_known = "better" if gap[2] < 0 else "worse" if gap[1] > 0 else ""
+            side = f"{is_known} than" if is_known else "not told apart from"
+            than = name.partition("− ")[2]
+            size = shown(label("nll", task), gap)
+            said.append(f"In NLL it is {side} the {than}: difference {size} nats")
     return ". ".join(said)
-
-
-def _ends(gap: Judged) -> tuple[float, float]:
-    """Return the interval of a difference's size."""
-    return (gap[1], gap[2]) if gap[0] > 0 else (-gap[2], -gap[1])
 
 
 def add_run(
