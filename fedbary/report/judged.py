@@ -117,6 +117,7 @@ def add_scores(
 def add_groups(document: Document, table: Mapping[str, list[Any]], task: Task) -> None:
     """Add scores by group, from columns as `fedbary.trained.judgement.scores` returns them."""
     names = [name for name in table if f"{name}_low" in table]
+    counts = [name for name in ("examples", "positives") if name in table]
     rows = {}
     for at, group in enumerate(table["group"]):
         ends = [(table[n][at], table[f"{n}_low"][at], table[f"{n}_high"][at]) for n in names]

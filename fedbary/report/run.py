@@ -245,12 +245,13 @@ def _add_sites(document: Document, trained: Trained) -> None:
     told, task = trained.line.get(schema.HELD_OUT, {}).get("clients", ()), trained.task
     if not told:
         return
+    known = not task.group
     names = [n for n in ("nll", "auroc", "sensitivity", "ece") if any(n in one for one in told)]
     body = [
         [
             str(one["site"]),
             str(one["num-examples"]),
-            percent(round(one["accuracy"] * one["num-examples"]), one["num-examples"]),
+            percent(round(one["accuracy"] * one["num-examples"]), one["num-examples"], known),
             *(shown(label(n, task), (one.get(n, np.nan), np.nan, np.nan)) for n in names),
         ]
         for one in told
@@ -259,7 +260,7 @@ def _add_sites(document: Document, trained: Trained) -> None:
     document.heading("By site")
     document.text(
         """The global model on the rows that each site holds out. A site sends sums alone, so that
-        only an accuracy has its interval. {bare}""",
+        at most an accuracy has its interval. {bare}""",
         bare="These scores are without the temperature."
         if schema.TEMPERATURE in trained.line
         else "",
