@@ -122,10 +122,9 @@ def add_groups(document: Document, table: Mapping[str, list[Any]], task: Task) -
     for at, group in enumerate(table["group"]):
         ends = [(table[n][at], table[f"{n}_low"][at], table[f"{n}_high"][at]) for n in names]
         cells = [shown(label(name, task), one) for name, one in zip(names, ends, strict=True)]
-        rows[group] = [str(group), str(table["examples"][at]), *cells]
-    document.table(
-        ["group", "rows", *(label(name, task).label for name in names)], [*rows.values()]
-    )
+        rows[group] = [str(group), *(str(table[name][at]) for name in counts), *cells]
+    head = ["group", *counts, *(label(name, task).label for name in names)]
+    document.table(head, [*rows.values()])
 
 
 def add_sets(
