@@ -14,11 +14,12 @@ from fedbary.report.results import (
     REPEATS,
     Metric,
     conditions_of,
+    difference,
     differences,
+    format_wins,
     p_value,
     plain,
 )
-from fedbary.report.results import pairs_table as pairs_of
 from fedbary.runs.resume import require_ended
 from fedbary.settings.config import bookkeeping
 from fedbary.study.table import joined, read_run, result_rows, settings_of, with_methods
@@ -120,10 +121,19 @@ def pairs_table(table: pd.DataFrame) -> HeadedRows:
     pairs = list(itertools.combinations(last["arm"].unique(), 2))
     repeats = [name for name in REPEATS if name in last]
     found = differences(last.assign(side=last["arm"]), pairs, metrics, repeats, least=2)
-    header, rows = pairs_of(found, {"score": [metric.label for metric in found["metric"]]})
-    more = [[p_value(row.holm), f"{row.least:.3f}"] for row in found.itertuples()]
-    tested = [[*one, *other] for one, other in zip(rows, more, strict=True)]
-    return [*header, "p, t-test, Holm", "least seen"], tested
+    rows = [
+        [
+            f"{row.first} − {row.second}",
+            row.metric.label,
+            difference(row),
+            format_wins(row),
+            *map(p_value, (row.t_test, row.holm, row.wilcoxon)),
+            f"{row.least:.3f}",
+        ]
+        for row in found.itertuples()
+    ]
+    tests = ["p, t-test", "Holm", "p, Wilcoxon", "least seen"]
+    return ["pair", "score", "first − second [95 %]", "first better", *tests], rows
 
 
 def _differing(table: pd.DataFrame) -> list[str]:

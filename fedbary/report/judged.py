@@ -117,14 +117,14 @@ def add_scores(
 def add_groups(document: Document, table: Mapping[str, list[Any]], task: Task) -> None:
     """Add scores by group, from columns as `fedbary.trained.judgement.scores` returns them."""
     names = [name for name in table if f"{name}_low" in table]
+    counts = [name for name in ("examples", "positives") if name in table]
     rows = {}
     for at, group in enumerate(table["group"]):
         ends = [(table[n][at], table[f"{n}_low"][at], table[f"{n}_high"][at]) for n in names]
         cells = [shown(label(name, task), one) for name, one in zip(names, ends, strict=True)]
-        rows[group] = [str(group), str(table["examples"][at]), *cells]
-    document.table(
-        ["group", "rows", *(label(name, task).label for name in names)], [*rows.values()]
-    )
+        rows[group] = [str(group), *(str(table[name][at]) for name in counts), *cells]
+    head = ["group", *counts, *(label(name, task).label for name in names)]
+    document.table(head, [*rows.values()])
 
 
 def add_sets(
@@ -218,7 +218,7 @@ def add_judgement(
             axes = drawn[kind].axes[0]
             axes.set_title(f"{title}{axes.get_title().replace(chr(10), ': ')}", size=11)
     if isinstance(prediction, Forecast):
-        _add_numbers(document, prediction, y, drawn, known)
+        _add_numbers(document, prediction, y, drawn)
     elif prediction.probs.ndim > 2:
         document.heading("Calibration")
         document.figures(drawn.items(), "Every pixel or label counts by itself.")
@@ -244,9 +244,7 @@ def _add_event(
     document.heading(f"Risk of {name}")
     if not 0 < events < rows:
         return [f"All {rows} rows have one class: risks cannot be judged on them"]
-    bins, line = binary.deciles(risk, event), binary.calibration_line(risk, event)
-    slope = (line.slope, line.slope_low, line.slope_high)
-    intercept = (line.intercept, line.intercept_low, line.intercept_high)
+    bins, (slope, intercept) = binary.deciles(risk, event), binary.calibration_line(risk, event)
     if not known:
         slope, intercept = ((at, math.nan, math.nan) for at, *_ in (slope, intercept))
     document.text(
@@ -309,12 +307,12 @@ def _add_event(
     ]
     head = ["threshold by", "risk, %", "alerts in 1,000", "found", "missed"]
     document.table([*head, *(f"{rate}, %" for rate in names)], body)
-    for why, cut in named.items():
-        body = [
-            [f"truly {name}", str(cut.hits), str(cut.missed)],
-            [f"truly {classes[0]}", str(cut.alarms), str(cut.spared)],
-        ]
-        document.table(["rows", "alert", "no alert"], body, f"Confusion matrix: {why}")
+    body = [
+        [why, *map(str, (cut.hits, cut.missed, cut.alarms, cut.spared))]
+        for why, cut in named.items()
+    ]
+    head = [f"{name}, {word}" for name in reversed(classes) for word in ("alert", "no alert")]
+    document.table(["threshold by", *head], body, "Confusion matrices: true class, alert")
     document.heading("Referral", 3)
     document.text(
         "If rows go to a person by their predicted risk of {name}, the highest first:", name=name
@@ -380,7 +378,7 @@ def _add_classes(
 
 
 def _add_numbers(
-    document: Document, forecast: Forecast, y: Tensor, drawn: dict[str, Figure], known: bool
+    document: Document, forecast: Forecast, y: Tensor, drawn: dict[str, Figure]
 ) -> None:
     mean, std = forecast.mean.double().cpu(), forecast.var.double().sqrt().cpu()
     z = (y.double().cpu() - mean) / std.clamp_min(torch.finfo(torch.float64).tiny)
@@ -395,10 +393,6 @@ def _add_numbers(
         "PIT: where targets lie in their forecasts, flat if these are calibrated. High ends: "
         "intervals are too narrow. A high middle: too wide.",
     )
-    half = {level: torch.special.ndtri(torch.tensor(0.5 + level / 200)) for level in LEVELS}
-    inside = {level: int((z.abs() <= width).sum()) for level, width in half.items()}
-    body = [[f"{level}", percent(hits, len(y), known)] for level, hits in inside.items()]
-    document.table(["central interval, %", "targets in it, %"], body)
     document.text(
         "The mean of target − forecast is {bias}; their standard deviation is {spread}.",
         bias=f"{float((y.double().cpu() - mean).mean()):.4g}",

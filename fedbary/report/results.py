@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -242,31 +242,6 @@ def _compared(
         "points": len(shared),
         "test": test,
     }
-
-
-def pairs_table(
-    found: pd.DataFrame, lead: Mapping[str, Sequence[object]] | None = None
-) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of a table of differences, the effect first, then the tests.
-
-    Parameters
-    ----------
-    found : DataFrame
-        As `differences` returns it, all with points or none.
-    lead : mapping of str to sequence, optional
-        Further columns behind that of the pair, by their heading: a value a row.
-    """
-    lead = lead or {}
-    tested = bool(len(found)) and found["test"].notna().all()
-    rows = []
-    for row, *more in zip(found.itertuples(), *lead.values(), strict=True):
-        cells = [f"{row.first} − {row.second}", *map(str, more), difference(row), format_wins(row)]
-        cells += [p_value(row.t_test), p_value(row.wilcoxon)]
-        rows.append([*cells, shares(row)] if tested else cells)
-    labels = {metric.label for metric in found.get("metric", ())}
-    effect = f"{labels.pop() if len(labels) == 1 else 'first − second'} [95 %]"
-    header = ["pair", *lead, effect, "first better", "p, t-test", "p, Wilcoxon"]
-    return [*header, SIGNED_RANK] if tested else header, rows
 
 
 SIGNED_RANK = "signed-rank: first / equal / second (equal: within)"

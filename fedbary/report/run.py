@@ -117,7 +117,9 @@ def _add_scored(
     prediction, doubt = trained.as_scored(examples), trained.doubt(examples)
     others = dict(task.simpler())
     found = judged(task, {"this model": prediction, **others}, y, units_of(examples), not doubt)
-    add_run(document, trained, made, folder, _summary(found, task), len(y))
+    add_run(
+        document, trained, made, folder, _summary(found, task, y, trained.signature.classes), len(y)
+    )
     document.heading("Scores")
     document.text(
         """On {rows} test rows{groups}, with 95 % intervals: Clopper and Pearson's for an accuracy,
@@ -143,30 +145,28 @@ def _add_scored(
     return [*cautions, *([f"{doubt}: scores have no intervals"] if doubt else [])]
 
 
-def _summary(found: Mapping[str, Mapping[str, Judged]], task: Task) -> str:
-    """Return what the scores say, in two or three sentences."""
-    own = found["this model"]
-    if task.numbers:
-        first, unit = "rmse", "The RMSE is {}"
-    else:
-        first, unit = "accuracy", "{} % of the test rows are predicted right"
-    said = [unit.format(shown(label(first, task), own[first]))]
-    if "auroc" in own:
-        said.append(f"The AUROC is {shown(label('auroc', task), own['auroc'])} %")
-    for name, other in found.items():
-        if name.startswith("this model − ") and "nll" in other:
-            gap = other["nll"]
-            sure = "" if gap[1] > 0 or gap[2] < 0 else ", which may be chance"
-            than = name.removeprefix("this model − ")
-            worse = "higher (worse)" if gap[0] > 0 else "lower (better)"
-            size = shown(label("nll", task), (abs(gap[0]), *_ends(gap)))
-            said.append(f"The NLL is by {size} {worse} than that of the {than}{sure}")
+def _summary(
+    found: Mapping[str, Mapping[str, Judged]], task: Task, y: Tensor, classes: Sequence[str]
+) -> str:
+    """Return what the scores say, in a few sentences."""
+    own, said = found["this model"], []
+    if len(classes) == 2 and y.ndim == 1:
+        said.append(f"{int((y == 1).sum())} of {len(y)} test rows are {classes[1]}")
+    for score, words in (
+        ("accuracy", "{} % of the test rows are predicted right"),
+        ("auroc", "The AUROC is {} %"),
+        ("rmse", "The RMSE is {}"),
+    ):
+        if score in own:
+            said.append(words.format(shown(label(score, task), own[score])))
+    for name, gap in ((name, other.get("nll")) for name, other in found.items() if "−" in name):
+        if gap is not None:
+            is_known = "better" if gap[2] < 0 else "worse" if gap[1] > 0 else ""
+            side = f"{is_known} than" if is_known else "not told apart from"
+            than = name.partition("− ")[2]
+            size = shown(label("nll", task), gap)
+            said.append(f"In NLL it is {side} the {than}: difference {size} nats")
     return ". ".join(said)
-
-
-def _ends(gap: Judged) -> tuple[float, float]:
-    """Return the interval of a difference's size."""
-    return (gap[1], gap[2]) if gap[0] > 0 else (-gap[2], -gap[1])
 
 
 def add_run(
@@ -217,7 +217,9 @@ def who_holds_what(
     trained: Trained, sites: Sequence[str], counts: np.ndarray, classes: Sequence[str]
 ) -> tuple[list[str], list[list[str]]]:
     """Return a row a site: what it holds, what it trains on and what it holds out."""
-    line = next((one for one in reversed(trained.rounds) if one.get(schema.CLIENTS)), {})
+    line: Mapping[str, Any] = next(
+        (one for one in reversed(trained.rounds) if one.get(schema.CLIENTS)), {}
+    )
     trains = {one["site"]: one["num-examples"] for one in line.get(schema.CLIENTS, ())}
     told = trained.line.get(schema.HELD_OUT, {}).get("clients", ())
     held_out = {one["site"]: one["num-examples"] for one in told}
@@ -243,12 +245,13 @@ def _add_sites(document: Document, trained: Trained) -> None:
     told, task = trained.line.get(schema.HELD_OUT, {}).get("clients", ()), trained.task
     if not told:
         return
+    known = not task.group
     names = [n for n in ("nll", "auroc", "sensitivity", "ece") if any(n in one for one in told)]
     body = [
         [
             str(one["site"]),
             str(one["num-examples"]),
-            percent(round(one["accuracy"] * one["num-examples"]), one["num-examples"]),
+            percent(round(one["accuracy"] * one["num-examples"]), one["num-examples"], known),
             *(shown(label(n, task), (one.get(n, np.nan), np.nan, np.nan)) for n in names),
         ]
         for one in told
@@ -257,7 +260,7 @@ def _add_sites(document: Document, trained: Trained) -> None:
     document.heading("By site")
     document.text(
         """The global model on the rows that each site holds out. A site sends sums alone, so that
-        only an accuracy has its interval. {bare}""",
+        at most an accuracy has its interval. {bare}""",
         bare="These scores are without the temperature."
         if schema.TEMPERATURE in trained.line
         else "",
@@ -330,6 +333,8 @@ def _cautions(trained: Trained, examples: Examples | None) -> Iterator[str]:
         yield f"{refused} replies were refused; the first: {first}"
     if silent := {name for one in later for name in one.get(schema.UNANSWERED, ())}:
         yield f"Sites that left a question open: {', '.join(sorted(silent)[:SEVERAL])}"
+    if trained.settings.server_validates and trained.settings.keep_best != "none":
+        yield "The rows that are scored here chose the round of the model: new rows may score worse"
     if trained.sites and (lacking := trained.lacking()):
         yield lacking
     if examples is not None and (old := int(trained.trained_on(examples).sum())):
@@ -349,5 +354,7 @@ def _add_settings(
         idle |= {"partition", "min_examples", *owned("partition", str(settings.get("partition")))}
     rows = [[code(key), plain(value)] for key, value in settings.items() if key not in idle]
     about = {"commit": made["commit"], "device": made["device"], **made["versions"]}
+    if trained.data is not None:
+        about["digest of the data"] = trained.data.said["content"]
     rows += [[code(key), plain(value)] for key, value in about.items()]
     document.table(["setting or version", "value"], rows, f"All {len(rows)}")

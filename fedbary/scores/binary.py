@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,33 +50,16 @@ def deciles(risk: np.ndarray, event: np.ndarray, parts: int = 10) -> Bins:
     return Bins(np.bincount(part, risk) / rows, events / rows, low, high, rows, events)
 
 
-@dataclass(frozen=True)
-class Line:
-    """Logistic recalibration of risks: the two numbers that a calibrated model has at 1 and 0.
-
-    Attributes
-    ----------
-    slope, slope_low, slope_high : float
-        b in log-odds(event) = a + b log-odds(risk), with its 95 % interval. Below 1 the risks are
-        too extreme, above 1 not extreme enough.
-    intercept, intercept_low, intercept_high : float
-        a at b = 1, calibration in the large. Below 0 the risks are too high, above 0 too low.
-
-    A number is NaN if the rows do not determine it.
-    """
-
-    slope: float
-    slope_low: float
-    slope_high: float
-    intercept: float
-    intercept_low: float
-    intercept_high: float
+Estimate = tuple[float, float, float]
+"""A number, and the ends of its 95 % interval; NaN if the rows do not determine it."""
 
 
-def calibration_line(risk: np.ndarray, event: np.ndarray) -> Line:
-    """Return slope and intercept of risks (N,) for events (N,) bool, by maximum likelihood.
+def calibration_line(risk: np.ndarray, event: np.ndarray) -> tuple[Estimate, Estimate]:
+    """Return the calibration slope and intercept of risks (N,) for events (N,) bool.
 
-    The intervals are Wald's.
+    The slope is b in log-odds(event) = a + b log-odds(risk): 1 is right, below 1 the risks are too
+    extreme. The intercept is a at b = 1, calibration in the large: 0 is right, below 0 the risks
+    are too high. Both are fitted by maximum likelihood, with Wald's intervals.
 
     References
     ----------
@@ -84,21 +67,15 @@ def calibration_line(risk: np.ndarray, event: np.ndarray) -> Line:
     """
     odds = logit(np.clip(risk.astype(float), LEAST, 1 - LEAST))
     ones = np.ones_like(odds)
-    (_, slope), (_, slope_error) = _fitted(np.stack([ones, odds], 1), event, 0 * ones)
-    (at_one,), (error,) = _fitted(ones[:, None], event, odds)
-    return Line(*_wald(slope, slope_error), *_wald(at_one, error))
+    slope = _fitted(np.stack([ones, odds], 1), event, 0 * ones)
+    return slope, _fitted(ones[:, None], event, odds)
 
 
-def _wald(value: float, error: float) -> tuple[float, float, float]:
-    return float(value), float(value - _TWO_SIDED * error), float(value + _TWO_SIDED * error)
+def _fitted(x: np.ndarray, event: np.ndarray, offset: np.ndarray) -> Estimate:
+    """Return the last coefficient of a logistic regression, by Newton's steps.
 
-
-def _fitted(x: np.ndarray, event: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return coefficients and standard errors of a logistic regression, by Newton's steps.
-
-    They are NaN if the steps do not end: events and others are separated, or x is constant.
+    It is NaN if the steps do not end: events and others are separated, or x is constant.
     """
-    nothing = np.full(x.shape[1], math.nan)
     weights = np.zeros(x.shape[1])
     for _ in range(50):
         p = expit(offset + x @ weights)
@@ -108,8 +85,9 @@ def _fitted(x: np.ndarray, event: np.ndarray, offset: np.ndarray) -> tuple[np.nd
         step = np.linalg.solve(information, x.T @ (event - p))
         weights = weights + step
         if np.abs(step).max() < 1e-9:
-            return weights, np.sqrt(np.diag(np.linalg.inv(information)))
-    return nothing, nothing
+            half = _TWO_SIDED * math.sqrt(np.linalg.inv(information)[-1, -1])
+            return float(weights[-1]), float(weights[-1] - half), float(weights[-1] + half)
+    return math.nan, math.nan, math.nan
 
 
 @dataclass(frozen=True)
@@ -182,7 +160,7 @@ def at_alerts(risk: np.ndarray, event: np.ndarray, most: float) -> Cut:
     return cut_at(risk, event, known[reached].min() if reached.any() else math.inf)
 
 
-def net_benefit(risk: np.ndarray, event: np.ndarray, thresholds: Sequence[float]) -> np.ndarray:
+def net_benefit(risk: np.ndarray, event: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     """Return the net benefit of treating at each threshold t: TP/N − FP/N · t/(1 − t).
 
     It is a fraction of the rows: true positives, less the false ones at the exchange rate that the

@@ -228,7 +228,7 @@ class Regression(Rows):
         count = len(deal.evaluation_data(self.held, self.deal)[1])
         if (found := self.rival()) is not None:
             yield "linear model", _constant(found.answers[:, 0].double(), found.noise_var)
-        yield "no inputs", _constant(y.mean().expand(count), float(y.var(correction=0)))
+        yield "constant forecast", _constant(y.mean().expand(count), float(y.var(correction=0)))
 
     def said(self, scores: Mapping[str, float]) -> str:
         """Return NLL, RMSE and coverage."""

@@ -110,8 +110,9 @@ def scores(
     Returns
     -------
     dict
-        Columns: ``group``, ``examples`` and the scores, each with its ``_low`` and its ``_high``;
-        the first row is of all. Examples that may not be independent have no intervals.
+        Columns: ``group``, ``examples``, of two classes ``positives``, which are of the second, and
+        the scores, each with its ``_low`` and its ``_high``; the first row is of all. Examples that
+        may not be independent have no intervals.
 
     Raises
     ------
@@ -128,6 +129,8 @@ def scores(
         found = judged(trained.task, {"": part[0]}, part[1], units[index], known)[""]
         table["group"].append(name)
         table["examples"].append(len(index))
+        if examples.y.ndim == 1 and len(trained.signature.classes) == 2:
+            table.setdefault("positives", []).append(int(examples.y[index].sum()))
         for score, (value, low, high) in found.items():
             for ending, number in (("", value), ("_low", low), ("_high", high)):
                 table.setdefault(f"{score}{ending}", []).append(number)

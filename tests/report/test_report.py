@@ -21,7 +21,7 @@ from fedbary.report.report import (
     write,
     write_report,
 )
-from fedbary.report.results import ACCURACY, NLL, Results, differences, marked, pairs_table
+from fedbary.report.results import ACCURACY, NLL, Results, differences, marked
 from fedbary.scores.stats import corrected, paired
 from fedbary.study.table import COMMON, ROUNDS, RUNS, read_table, with_methods, write_table
 from fedbary.tasks import task_class
@@ -337,13 +337,3 @@ def test_points_of_one_seed_are_no_independent_pairs():
     assert found.points == 27 and found.pairs == 3
     assert found.t_test == pytest.approx(expected.t_test) and expected.t_test > 0.1
     assert found.wilcoxon == 0.25
-
-
-def test_a_table_of_pairs_has_the_effect_with_its_interval_first():
-    found = of_sides(("RKLB", [0.3, 0.5, 0.4], 3, range(3)), ("WB", [0.4, 0.8, 0.6], 3, range(3)))
-    header, (row,) = pairs_table(found)
-    assert header[:3] == ["pair", "NLL [95 %]", "first better"]
-    assert row[:5] == ["RKLB − WB", "-0.200 [-0.448, +0.048]", "3 of 3", "0.074", "0.250"]
-    single = of_sides(*((rule, [0.1, 0.2], [1, 2], 0) for rule in ("RKLB", "WB")))
-    (row,) = pairs_table(single)[1]
-    assert row[1:5] == ["+0.000", "0 of 1, 1 equal", "–", "–"] and row[5].endswith("2 points)")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -110,3 +111,13 @@ def test_rows_that_are_gone_are_said_and_the_sites_scores_stay(reports, folder):
     (folder / "gone.csv").rename(folder / "rare.csv")
     assert "The test rows are not here" in text and "fedbary evaluate" in text
     assert "## By site" in text and "## Scores" not in text
+
+
+def test_how_data_were_dealt_is_not_said_of_real_sites(reports, folder, tmp_path):
+    """A run's sites have names of their own; simulated ones are called partitions."""
+    run = shutil.copytree(folder / "risk", tmp_path / "run")
+    file = run / "settings.yaml"
+    file.write_text(file.read_text().replace("partition 0", "north").replace("partition 1", "east"))
+    text = write_report(run).with_suffix(".md").read_text()
+    assert "`partition`" in reports["risk"] and "2 simulated" in reports["risk"]
+    assert "`partition`" not in text and "2 real" in text and "| north |" in text
