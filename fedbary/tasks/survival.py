@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -42,7 +41,7 @@ from fedbary.tasks import _sums
 from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._families import Family, of_counts
 from fedbary.tasks._values import Condition, Dialogue, Facts, Loss
-from fedbary.tasks.glm import FEW_EVENTS, FEWEST_EVENTS, Glm, OfTerms, of_terms
+from fedbary.tasks.glm import Glm, OfTerms, of_terms
 from fedbary.texts import listed
 
 if TYPE_CHECKING:
@@ -197,7 +196,7 @@ class Survival(Glm):
         """Return the mean negative log-likelihood."""
         return Cox() if self.own.family == "cox" else super().loss(facts)
 
-    def _events(self, held: Shard) -> Tensor:
+    def _cells(self, held: Shard) -> Tensor:
         """Return a site's number of events."""
         return self._event(held.x, self.signature()).sum()[None]
 
@@ -261,17 +260,16 @@ class Survival(Glm):
         sums: Sums = yield from _sums.ask(2 * (len(cuts) + 1), also=also)
         return (sums.mean * sums.count).clamp_min(0).view(2, -1)
 
-    def _require_events(self, facts: Facts) -> None:
-        """Refuse a run of fewer than 5 events a column, and warn of one of fewer than 10."""
+    def _events(self, facts: Facts) -> tuple[float, str, int]:
+        """Return the number of events, what they are, and the columns that they must tell."""
         signature = self.signature()
-        columns, rows = len(self.design(signature).names), float(facts["rows"][0])
-        events = rows * float(self._event(facts["mean"][None], signature))
-        if events < FEWEST_EVENTS * columns:
-            allowed = f"at most {int(events / FEWEST_EVENTS)} columns: {FEWEST_EVENTS} events each"
-            raise SettingError("terms", f"{columns} columns and {events:.0f} events", allowed)
-        if events < FEW_EVENTS * columns:
-            said = f"{events:.0f} events for {columns} columns: intervals of so few are too narrow"
-            warnings.warn(said, stacklevel=2)
+        events = float(facts["rows"][0]) * float(self._event(facts["mean"][None], signature))
+        return round(events), "events", len(self.design(signature).names)
+
+    def _counted(self, facts: Facts) -> tuple[float, Tensor]:
+        """Return the rows of all sites, and their events."""
+        events, *_ = self._events(facts)
+        return float(facts["rows"][0]), torch.tensor([events], dtype=torch.float64)
 
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return logarithms of hazard ratios, and of the baseline's hazards or their ratios."""
@@ -325,18 +323,44 @@ class Survival(Glm):
         wide[:, [layout.features.index(name) for name in held]] = x
         return wide
 
+    def log_hazard(
+        self, weights: Tensor, x: Tensor, at: float, facts: Facts
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log cumulative hazard of rows as the layer sees them, and its slopes.
+
+        log H = log Σ_j t_j h_j exp(x·β + α_j), with t_j the time until `at` within interval j.
+
+        Parameters
+        ----------
+        weights
+            β and α, (P + J,) float64.
+        x
+            Columns of the terms, (N, P).
+        at
+            The time.
+        facts
+            The run's, of which come the cuts and h_j = events / time at risk.
+
+        Returns
+        -------
+        tuple of Tensor
+            log H, (N,), and its slopes by the weights, (N, P + J).
+        """
+        time = torch.tensor([at], dtype=torch.float64)
+        terms, base = weights.split([x.shape[1], self.baselines])
+        inside, _ = parts(time, time, facts["cuts"])
+        logs = (x.double() @ terms)[:, None] + base + log_rates(facts) + inside.log()
+        return logs.logsumexp(1), torch.cat([x.double(), logs.softmax(1)], 1)
+
     def predicted(
         self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
     ) -> Prediction:
-        """Predict that no event, or one, happens until `at`: 1 − S(t) = 1 − exp(−Σ_j h_j t_j)."""
+        """Predict that no event, or one, happens until `at`: 1 − S(t) = 1 − exp(−H)."""
         self.require_predicting()
-        weights = model.state_dict()["output.weight"][0].double()
-        terms, base = weights[: x.shape[1]], weights[x.shape[1] :]
         last = facts["cuts"][-1] if len(facts["cuts"]) else facts["at_risk"].sum()
-        at = last if self.own.at == "auto" else torch.tensor(self.own.at)
-        inside, _ = parts(at[None], at[None], facts["cuts"])
-        hazard = (x.double() @ terms)[:, None] + base + log_rates(facts)
-        survival = (-(hazard.exp() * inside).sum(1)).exp()
+        at = float(last if self.own.at == "auto" else self.own.at)
+        weights = model.state_dict()["output.weight"][0].double()
+        survival = (-self.log_hazard(weights, x, at, facts)[0].exp()).exp()
         probs = torch.stack([survival, 1 - survival], 1)
         return Prediction(probs, torch.special.entr(probs).sum(1), networks=1)
 

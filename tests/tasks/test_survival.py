@@ -1,15 +1,19 @@
 """Survival of a federation is that of the pooled rows, by lifelines and statsmodels."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 import torch
-from lifelines import CoxPHFitter
+from lifelines import CoxPHFitter, KaplanMeierFitter
 from lifelines.datasets import load_rossi
 from test_glm import fitted, near, sites_of
 
 import fedbary
+from fedbary.data.examples import Examples
+from fedbary.errors import SettingError
 from fedbary.tasks.survival import Cox, joined_cuts, parts
+from fedbary.trained.risks import risks, survival_of
 
 FLAT = {"task": "survival", "prior_std": 1000.0, "min_examples": 5}
 
@@ -103,3 +107,27 @@ def test_parts_add_up_to_the_row(seed):
     kept = joined_cuts(cuts, events.sum(0))
     if event.any():
         assert (parts(time, event, torch.tensor(kept).double())[1].sum(0) > 0).all()
+
+
+def test_a_risk_s_interval_is_the_delta_method_s_and_survival_near_kaplan_meier_s(tmp_path):
+    table = rossi()
+    estimate, std, terms, _ = fitted(tmp_path, table, **FLAT, target="time", intervals=4)
+    held = fedbary.load(tmp_path / "run")
+    facts, first = held.facts, float(held.facts["cuts"][0])
+    at_zero = pd.DataFrame(np.zeros((1, 7)), columns=table.columns.drop(["time", "event"]))
+    rows = Examples(held.inputs(at_zero), None)
+    found = {name: float(value[0]) for name, value in risks(held, rows, [first, 40]).items()}
+    assert terms[7].startswith("log hazard 0 to ")
+    log_hazard, wide = estimate[0, 7] + np.log(first), 1.959964 * std[0, 7]
+    for name, move in (("", 0), ("lower ", -wide), ("upper ", wide)):
+        wanted = -np.expm1(-np.exp(log_hazard + move))
+        assert found[f"{name}risk at {first:g}"] == pytest.approx(wanted, rel=1e-4)
+    assert found["risk at 40"] > found[f"risk at {first:g}"]
+    curve = survival_of(facts)
+    oracle = KaplanMeierFitter().fit(table.time, table.event)
+    apart = curve["survival"] - oracle.survival_function_at_times(curve["time"]).to_numpy()
+    assert np.abs(apart).max() < 0.003
+    ends = oracle.confidence_interval_.loc[np.floor(curve["time"])].to_numpy().T
+    assert np.abs(np.stack([curve["lower survival"], curve["upper survival"]]) - ends).max() < 0.01
+    with pytest.raises(SettingError, match="above 0"):
+        risks(held, rows, [0.0])
