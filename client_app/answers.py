@@ -218,7 +218,7 @@ def train(message: Message, context: Context) -> Message:
         allowed = "perhaps a smaller value: training diverged, and weights are not finite"
         raise SettingError("lr", dict(node.settings).get("lr", "none"), allowed)
     metrics: dict[str, int | float] = {
-        "num-examples": len(shard.y),
+        "num-examples": len(job.held.y),
         "train-seconds": time.perf_counter() - start,
     }
     if node.settings.measures_clients(request.round) and node.site.partition is not None:

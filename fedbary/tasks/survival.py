@@ -247,7 +247,8 @@ class Survival(Glm):
         cuts = torch.zeros(0, dtype=torch.float64)
         if number > 1:
             found = yield from _sums.ask_quantiles(sums, at, [0] * (number - 1), of_times)
-            cuts = found.sort().values
+            cuts = torch.tensor([float(f"{cut:.4g}") for cut in found.sort().values.tolist()])
+            cuts = cuts.double()
         totals = yield from self._ask_intervals(cuts)
         if len(joined := joined_cuts(cuts, totals[1])) < number - 1:
             cuts = torch.tensor([0.0] * (number - 1 - len(joined)) + joined, dtype=torch.float64)
@@ -282,7 +283,7 @@ class Survival(Glm):
         ends = [0.0, *facts["cuts"].tolist()]
         names = [f"{a:g} to {b:g}" for a, b in itertools.pairwise(ends)] + [f"from {ends[-1]:g}"]
         base = torch.zeros(len(places), turn.shape[1], dtype=torch.float64)
-        offset, called, unit = rates[places], "log hazard", "baseline"
+        offset, called, unit = rates[places], "log hazard", ""
         if self.predicts:
             base = base - turn @ facts["centre"].double()
         else:
