@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
+from scipy.special import chdtrc
 from torch import Tensor, nn
 
 from fedbary.data.deal import Shard
@@ -40,7 +41,7 @@ from fedbary.settings.config import Settings
 from fedbary.tasks import _sums
 from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._families import Family, of_counts
-from fedbary.tasks._values import Condition, Dialogue, Facts, Loss
+from fedbary.tasks._values import Condition, Dialogue, Facts, Loss, Question
 from fedbary.tasks.glm import Glm, OfTerms, of_terms
 from fedbary.texts import listed
 
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 
 OF, EVENT_TIMES, INTERVALS = "of", "event-times", "intervals"
 """What a question is of, if not of columns: times of events, or events and time by interval."""
+
+LOG_RANK = "log-rank"
+"""The name of the question for a site's part of the log-rank tests."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,11 @@ class Survival(Glm):
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> dict[str, Any]:
         """Answer with sums and quantiles of event times, and with events and time by interval."""
+        if question == LOG_RANK:
+            event = self._event(shard.x, self.signature())
+            tests = [log_rank(shard.y, event, shard.x[:, g]) for g in self._groups()]
+            parts_of = [torch.cat([apart, var.flatten()]) for apart, var in tests]
+            return {"count": len(shard.y), "tests": torch.cat(parts_of).tolist()}
         if OF not in asked:
             return super().answer(question, shard, asked, tensors)
         event = self._event(shard.x, self.signature())
@@ -232,9 +241,47 @@ class Survival(Glm):
     def ask_first(self) -> Dialogue[dict[str, Tensor]]:
         """Ask for what the terms need, and for cuts between the intervals of time."""
         facts = yield from super().ask_first()
+        if self._groups():
+            facts["log_rank"] = yield from self._ask_log_rank()
         if self.own.family == "cox":
             return facts
         return {**facts, **(yield from self._ask_cuts())}
+
+    def _groups(self) -> list[list[int]]:
+        """Return the features of each column of levels that is a term of its own."""
+        signature = self.signature()
+        return [
+            [signature.features.index(f"{factor.column}={level}") for level in levels]
+            for factor, *others in self._terms(signature)
+            if not others and (levels := dict(signature.columns)[factor.column])
+        ]
+
+    def _ask_log_rank(self) -> Dialogue[Tensor]:
+        """Return the sums over sites of all tests' observed less expected events, and variances."""
+        numbers = sum(len(group) * (len(group) + 1) for group in self._groups())
+
+        def read(metrics: Mapping[str, Any], most: int) -> Tensor:
+            _sums.count(metrics, most)
+            told = torch.tensor(metrics["tests"], dtype=torch.float64)
+            if told.shape != (numbers,) or not (told.abs() <= most).all():
+                raise ValueError(f"no {most} rows have these log-rank sums")
+            return told
+
+        answers = yield Question(LOG_RANK, read, {})
+        return sum(answers, torch.zeros(numbers, dtype=torch.float64))
+
+    def _tests(self, signature: Layout, facts: Facts) -> Iterator[str]:
+        """Yield a line for each log-rank test."""
+        told = facts.get("log_rank", torch.zeros(0)).double()
+        for group in self._groups():
+            size = len(group)
+            apart, var, told = told.split([size, size**2, len(told) - size - size**2])
+            inverse = torch.linalg.pinv(var.view(size, size), hermitian=True, rtol=1e-9)
+            statistic = float(apart @ inverse @ apart)
+            degrees = int(torch.linalg.matrix_rank(inverse, hermitian=True))
+            column = signature.features[group[0]].partition("=")[0]
+            said = f"chi² = {statistic:.4g} of {degrees}, p = {chdtrc(degrees, statistic):.2g}"
+            yield f"Log-rank test within sites, {column}: {said}"
 
     def _ask_cuts(self) -> Dialogue[dict[str, Tensor]]:
         """Return cuts, and the events and the time at risk of each interval over all sites.
@@ -275,6 +322,7 @@ class Survival(Glm):
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return logarithms of hazard ratios, and of the baseline's hazards or their ratios."""
         found = super().contrasts(signature, facts)
+        found = replace(found, notes=(*self._tests(signature, facts),))
         if self.own.family == "cox":
             return found
         turn = facts["turn"].view(len(self._alive(facts)), -1).double()
@@ -380,6 +428,31 @@ def log_rates(facts: Facts) -> Tensor:
     at_risk = facts["at_risk"]
     rates = facts["events"].where(at_risk > 0, 1) / at_risk.where(at_risk > 0, 1)
     return rates.log()
+
+
+def log_rank(time: Tensor, event: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Return observed less expected events of G groups, (G,), and their covariance, (G, G).
+
+    With d events among n rows at risk at a time, of which n_g are in group g, d n_g/n events are
+    expected, and the covariance is d (n − d)/(n − 1) (diag(n_g/n) − n_g n_h/n²).
+
+    Parameters
+    ----------
+    time, event
+        Times and events of rows, (N,).
+    groups
+        1 for the group of a row among 0s, (N, G).
+    """
+    order = time.argsort(descending=True)
+    _, place, sizes = time[order].unique_consecutive(return_inverse=True, return_counts=True)
+    held, happened = groups[order].double(), event[order].double()
+    n_g = held.cumsum(0)[sizes.cumsum(0) - 1]
+    n = sizes.cumsum(0).double()
+    events = torch.zeros(len(sizes), dtype=torch.float64).index_add(0, place, happened)
+    share = n_g / n[:, None]
+    apart = (held * happened[:, None]).sum(0) - (events[:, None] * share).sum(0)
+    scale = events * (n - events) / (n - 1).clamp_min(1)
+    return apart, torch.diag((scale[:, None] * share).sum(0)) - (scale[:, None] * share).T @ share
 
 
 def joined_cuts(cuts: Tensor, events: Tensor) -> list[float]:
