@@ -258,6 +258,9 @@ def test_rounds_that_have_not_settled_are_refused_with_how_to_go_on(made, tmp_pa
     notes = early.coefficients(anyway=True).notes
     assert any(note.startswith("Rounds have not settled") for note in notes)
     assert "are used (81 %)" in notes[0] and "are used (90 %)" in settled.notes[0]
+    none = replace(trained.data, trained=torch.zeros_like(trained.data.trained))
+    of_sites = replace(trained, data=none).coefficients()  # their own tables, not the server's
+    assert not any(note.startswith("Rows") for note in of_sites.notes)
 
 
 def test_a_run_that_has_forgotten_a_site_has_the_estimates_without_it(made, tmp_path):
