@@ -380,7 +380,7 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
     half = stdtrit(degrees, (1 + level) / 2) * stds
     own = {name: factors.own(name) for name in factors.sites}
     pairs = np.array(list(own.values()))
-    differ = [heterogeneity(*each, level) for each in zip(*pairs.transpose(1, 2, 0), strict=True)]
+    differ = [heterogeneity(pairs[:, 0, j], pairs[:, 1, j], level) for j in range(len(stds))]
     by = dict(zip(Heterogeneity._fields, np.array(differ).T, strict=True))
     columns: dict[str, Sequence[object] | np.ndarray] = {
         "outcome": [outcome for outcome in told.outcomes for _ in told.terms],

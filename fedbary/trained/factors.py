@@ -222,8 +222,9 @@ def _unused_rows(trained: Trained) -> Iterator[str]:
     """Yield a line on rows of the data that are not used."""
     settings, data = trained.settings, trained.data
     apart = dict(settings).get("test_dataset", "none")
-    if data is not None and apart == "none" and not data.trained.all():
-        used, share = int(data.trained.sum()), 100 * float(data.trained.double().mean())
+    used = 0 if data is None else int(data.trained.sum())  # 0: sites have tables of their own
+    if data is not None and apart == "none" and 0 < used < len(data.rows):
+        share = 100 * used / len(data.rows)
         yield (
             f"Rows: {used} of the data's {len(data.rows)} are used ({share:.0f} %); the others "
             "test. holdout=0 uses what sites hold out. Sites with tables of their own test on none"

@@ -221,7 +221,7 @@ def test_names_and_order_of_sites_change_nothing(made):
 
 WRONG = {
     "covariance": {"covariance": "kronecker"},
-    "method": {"method": "RKLB"},
+    "method": {"method": "FedProx", "mu": 0.1},
     "kl_weight": {"kl_weight": 0.1},
     "class_weights": {"class_weights": "balanced"},
 }
@@ -234,6 +234,7 @@ def test_runs_whose_deviations_would_be_wrong_are_refused(name, made):
     with pytest.raises(SettingError) as caught:
         replace(trained, settings=wrong).coefficients()
     assert caught.value.setting == name
+    assert "wrong" in caught.value.allowed or "not those of the rows" in caught.value.allowed
 
 
 def test_filled_cells_are_refused_without_a_word_for_them(made):
@@ -258,6 +259,9 @@ def test_rounds_that_have_not_settled_are_refused_with_how_to_go_on(made, tmp_pa
     notes = early.coefficients(anyway=True).notes
     assert any(note.startswith("Rounds have not settled") for note in notes)
     assert "are used (81 %)" in notes[0] and "are used (90 %)" in settled.notes[0]
+    none = replace(trained.data, trained=torch.zeros_like(trained.data.trained))
+    of_sites = replace(trained, data=none).coefficients()  # their own tables, not the server's
+    assert not any(note.startswith("Rows") for note in of_sites.notes)
 
 
 def test_a_run_that_has_forgotten_a_site_has_the_estimates_without_it(made, tmp_path):
