@@ -204,7 +204,7 @@ def ask(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Fit the global model to the site's data and reply with the result."""
     job = job_of(message, context)
-    node, task, shard = job.node, job.task, job.shard
+    node, task = job.node, job.task
     request = Request.read(message, node.keeps_in)
     node.remember_releases()
     if node.site.partition is None and node.keeps_in is not None:
@@ -218,7 +218,7 @@ def train(message: Message, context: Context) -> Message:
         allowed = "perhaps a smaller value: training diverged, and weights are not finite"
         raise SettingError("lr", dict(node.settings).get("lr", "none"), allowed)
     metrics: dict[str, int | float] = {
-        "num-examples": len(shard.y),
+        "num-examples": len(job.held.y),
         "train-seconds": time.perf_counter() - start,
     }
     if node.settings.measures_clients(request.round) and node.site.partition is not None:

@@ -52,6 +52,7 @@ RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"rule": "RKLB", "holdout": 0.1, "conformal": 0.9},
     ),
     "glm": ({"terms": "`mean area` spline(`mean texture`,4)"},),
+    "survival": ({"dataset": "times", "target": "days", "event": "died"},),
 }
 """Each task, with runs in which its sites tell most together."""
 
@@ -105,6 +106,7 @@ _MEANINGS = {
     "risk-counts": ("how many it holds out in each", "examples", "scores"),
     "mean": ("mean size of its sets, or width of its intervals", "classes or the target", "scores"),
     "std": ("standard deviation of these", "classes or the target", "scores"),
+    "tests": ("observed less expected events of levels, and covariances", "events", "answers"),
     "repeated": ("1 for a column in which a number far from all others repeats", "–", "answers"),
     "seen": ("values of each column that are not missing", "examples", "answers"),
     "below": ("values of each column below a number that the server names", "examples", "answers"),
@@ -199,6 +201,10 @@ def _with_data(given: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
             made["dataset"],
             x_train=x[trained], y_train=y[trained], x_test=x[tested], y_test=y[tested],
         )  # fmt: skip
+    elif given.get("dataset") == "times":
+        made["dataset"] = str(scratch / "times.csv")
+        rows = (f"{1 + k % 17},{k % 2},{k * k % 11},{'ab'[k % 3 == 0]}" for k in range(200))
+        Path(made["dataset"]).write_text("\n".join(["days,died,age,sex", *rows]), encoding="utf-8")
     elif given.get("dataset") == "texts":
         sys.path.append(str(Path(__file__).parents[1] / "tests"))
         from own_texts import texts, write_model, write_table
@@ -259,7 +265,8 @@ _SAID = {
     "query": "what it holds",
     "query.ask sums": "answer: sums",
     "query.ask moments": "answer: moments, with `features=N` or `task=glm`",
-    "query.ask below": "answer: medians, or knots of a spline, four times",
+    "query.ask below": "answer: medians, knots of a spline or cuts of times, four times",
+    "query.ask log-rank": "answer: log-rank tests",
     "query.ask noise": "answer: noise, after each round",
     "query.ask conformal": "answer: conformal, after the last round",
     "query.ask conformal-sizes": "answer: sizes of sets, after the last round",

@@ -268,6 +268,10 @@ def predict(
     level: Level = None,
     site: ForSite = None,
     group: ForGroup = None,
+    at: Annotated[
+        list[float] | None,
+        typer.Option(help="Survival: add the risk until this time; may be given again."),
+    ] = None,
     target: Target = "",
     own_code: OwnCode = False,
     force: Force = False,
@@ -304,6 +308,10 @@ def predict(
     with warnings_told():
         sets = set_columns(trained, examples, level, site)
     columns: dict[str, Any] = {**names, **said, **sets}
+    if at:
+        from fedbary.trained.risks import risks
+
+        columns |= risks(trained, examples, at)
     if error_rate is not None:
         own = held_out and not_trained_on(
             trained, read(trained, held_out, target).known(), held_out
@@ -557,7 +565,7 @@ def coefficients(
 
     Coefficients are in the columns' own units, levels against the first one, classes against the
     first. The folder gets coefficients.csv, with each site's own estimates and those without it,
-    and forest.png.
+    and forest.png; of task=survival family=hazard also survival.csv, the survival of all sites.
 
     Examples: `fedbary coefficients runs/RUN`; `fedbary coefficients runs/RUN --site north
     --without-each --level 0.9`.
@@ -565,10 +573,15 @@ def coefficients(
     from fedbary.trained import load, writing
 
     writing.require_free([output], force)
-    found = load(run, own_code).coefficients(level, anyway)
+    trained = load(run, own_code)
+    found = trained.coefficients(level, anyway)
     said = found.summary(site, without_each)
     with writing.written_whole(output, force) as folder:
         with spared("forest.png", tell):
             writing.write_picture(folder / "forest.png", found.picture())
         writing.write_table(folder / "coefficients.csv", found.table)
+        if "cuts" in trained.facts:
+            from fedbary.trained.risks import survival_of
+
+            writing.write_table(folder / "survival.csv", survival_of(trained.facts, level))
     print(f"{said}\nCoefficients: {output}")

@@ -47,6 +47,8 @@ class Contrasts:
         run does not know them.
     degrees : float
         Degrees of freedom of the intervals' t; infinite for a normal.
+    notes : tuple of str
+        Lines that stand above the table.
     """
 
     terms: tuple[str, ...]
@@ -59,6 +61,7 @@ class Contrasts:
     rows: Tensor
     events: Tensor
     degrees: float = math.inf
+    notes: tuple[str, ...] = ()
 
     @property
     def matrix(self) -> Tensor:

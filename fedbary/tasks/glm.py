@@ -282,13 +282,13 @@ class Glm(Rows):
         least = self.disclosure(site).min_cell
         kept = common_rows(held.x, least)
         held = replace(held, x=held.x[kept], y=held.y[kept])
-        few = [count for count in self._events(held).tolist() if 0 < count < least]
+        few = [count for count in self._cells(held).tolist() if 0 < count < least]
         if few or not len(held.y):
             allowed = f"{least} rows or more, of each class or event, or none"
             raise SettingError("rows", f"{min(few, default=0):.0f}", allowed)
         return held
 
-    def _events(self, held: Shard) -> Tensor:
+    def _cells(self, held: Shard) -> Tensor:
         """Return a site's rows of each class; empty where there are none."""
         return torch.bincount(held.y) if self.family.classes else torch.zeros(0)
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
+from scipy.special import chdtrc
 from torch import Tensor, nn
 
 from fedbary.data.deal import Shard
@@ -41,8 +41,8 @@ from fedbary.settings.config import Settings
 from fedbary.tasks import _sums
 from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._families import Family, of_counts
-from fedbary.tasks._values import Condition, Dialogue, Facts, Loss
-from fedbary.tasks.glm import FEW_EVENTS, FEWEST_EVENTS, Glm, OfTerms, of_terms
+from fedbary.tasks._values import Condition, Dialogue, Facts, Loss, Question
+from fedbary.tasks.glm import Glm, OfTerms, of_terms
 from fedbary.texts import listed
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
 OF, EVENT_TIMES, INTERVALS = "of", "event-times", "intervals"
 """What a question is of, if not of columns: times of events, or events and time by interval."""
+
+LOG_RANK = "log-rank"
+"""The name of the question for a site's part of the log-rank tests."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,7 @@ class Survival(Glm):
         """Return the mean negative log-likelihood."""
         return Cox() if self.own.family == "cox" else super().loss(facts)
 
-    def _events(self, held: Shard) -> Tensor:
+    def _cells(self, held: Shard) -> Tensor:
         """Return a site's number of events."""
         return self._event(held.x, self.signature()).sum()[None]
 
@@ -218,6 +221,11 @@ class Survival(Glm):
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> dict[str, Any]:
         """Answer with sums and quantiles of event times, and with events and time by interval."""
+        if question == LOG_RANK:
+            event = self._event(shard.x, self.signature())
+            tests = [log_rank(shard.y, event, shard.x[:, g]) for g in self._groups()]
+            parts_of = [torch.cat([apart, var.flatten()]) for apart, var in tests]
+            return {"count": len(shard.y), "tests": torch.cat(parts_of).tolist()}
         if OF not in asked:
             return super().answer(question, shard, asked, tensors)
         event = self._event(shard.x, self.signature())
@@ -233,9 +241,47 @@ class Survival(Glm):
     def ask_first(self) -> Dialogue[dict[str, Tensor]]:
         """Ask for what the terms need, and for cuts between the intervals of time."""
         facts = yield from super().ask_first()
+        if self._groups():
+            facts["log_rank"] = yield from self._ask_log_rank()
         if self.own.family == "cox":
             return facts
         return {**facts, **(yield from self._ask_cuts())}
+
+    def _groups(self) -> list[list[int]]:
+        """Return the features of each column of levels that is a term of its own."""
+        signature = self.signature()
+        return [
+            [signature.features.index(f"{factor.column}={level}") for level in levels]
+            for factor, *others in self._terms(signature)
+            if not others and (levels := dict(signature.columns)[factor.column])
+        ]
+
+    def _ask_log_rank(self) -> Dialogue[Tensor]:
+        """Return the sums over sites of all tests' observed less expected events, and variances."""
+        numbers = sum(len(group) * (len(group) + 1) for group in self._groups())
+
+        def read(metrics: Mapping[str, Any], most: int) -> Tensor:
+            _sums.count(metrics, most)
+            told = torch.tensor(metrics["tests"], dtype=torch.float64)
+            if told.shape != (numbers,) or not (told.abs() <= most).all():
+                raise ValueError(f"no {most} rows have these log-rank sums")
+            return told
+
+        answers = yield Question(LOG_RANK, read, {})
+        return sum(answers, torch.zeros(numbers, dtype=torch.float64))
+
+    def _tests(self, signature: Layout, facts: Facts) -> Iterator[str]:
+        """Yield a line for each log-rank test."""
+        told = facts.get("log_rank", torch.zeros(0)).double()
+        for group in self._groups():
+            size = len(group)
+            apart, var, told = told.split([size, size**2, len(told) - size - size**2])
+            inverse = torch.linalg.pinv(var.view(size, size), hermitian=True, rtol=1e-9)
+            statistic = float(apart @ inverse @ apart)
+            degrees = int(torch.linalg.matrix_rank(inverse, hermitian=True))
+            column = signature.features[group[0]].partition("=")[0]
+            said = f"chi² = {statistic:.4g} of {degrees}, p = {chdtrc(degrees, statistic):.2g}"
+            yield f"Log-rank test within sites, {column}: {said}"
 
     def _ask_cuts(self) -> Dialogue[dict[str, Tensor]]:
         """Return cuts, and the events and the time at risk of each interval over all sites.
@@ -248,7 +294,8 @@ class Survival(Glm):
         cuts = torch.zeros(0, dtype=torch.float64)
         if number > 1:
             found = yield from _sums.ask_quantiles(sums, at, [0] * (number - 1), of_times)
-            cuts = found.sort().values
+            cuts = torch.tensor([float(f"{cut:.4g}") for cut in found.sort().values.tolist()])
+            cuts = cuts.double()
         totals = yield from self._ask_intervals(cuts)
         if len(joined := joined_cuts(cuts, totals[1])) < number - 1:
             cuts = torch.tensor([0.0] * (number - 1 - len(joined)) + joined, dtype=torch.float64)
@@ -261,21 +308,21 @@ class Survival(Glm):
         sums: Sums = yield from _sums.ask(2 * (len(cuts) + 1), also=also)
         return (sums.mean * sums.count).clamp_min(0).view(2, -1)
 
-    def _require_events(self, facts: Facts) -> None:
-        """Refuse a run of fewer than 5 events a column, and warn of one of fewer than 10."""
+    def _events(self, facts: Facts) -> tuple[float, str, int]:
+        """Return the number of events, what they are, and the columns that they must tell."""
         signature = self.signature()
-        columns, rows = len(self.design(signature).names), float(facts["rows"][0])
-        events = rows * float(self._event(facts["mean"][None], signature))
-        if events < FEWEST_EVENTS * columns:
-            allowed = f"at most {int(events / FEWEST_EVENTS)} columns: {FEWEST_EVENTS} events each"
-            raise SettingError("terms", f"{columns} columns and {events:.0f} events", allowed)
-        if events < FEW_EVENTS * columns:
-            said = f"{events:.0f} events for {columns} columns: intervals of so few are too narrow"
-            warnings.warn(said, stacklevel=2)
+        events = float(facts["rows"][0]) * float(self._event(facts["mean"][None], signature))
+        return round(events), "events", len(self.design(signature).names)
+
+    def _counted(self, facts: Facts) -> tuple[float, Tensor]:
+        """Return the rows of all sites, and their events."""
+        events, *_ = self._events(facts)
+        return float(facts["rows"][0]), torch.tensor([events], dtype=torch.float64)
 
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return logarithms of hazard ratios, and of the baseline's hazards or their ratios."""
         found = super().contrasts(signature, facts)
+        found = replace(found, notes=(*self._tests(signature, facts),))
         if self.own.family == "cox":
             return found
         turn = facts["turn"].view(len(self._alive(facts)), -1).double()
@@ -284,7 +331,7 @@ class Survival(Glm):
         ends = [0.0, *facts["cuts"].tolist()]
         names = [f"{a:g} to {b:g}" for a, b in itertools.pairwise(ends)] + [f"from {ends[-1]:g}"]
         base = torch.zeros(len(places), turn.shape[1], dtype=torch.float64)
-        offset, called, unit = rates[places], "log hazard", "baseline"
+        offset, called, unit = rates[places], "log hazard", ""
         if self.predicts:
             base = base - turn @ facts["centre"].double()
         else:
@@ -325,18 +372,44 @@ class Survival(Glm):
         wide[:, [layout.features.index(name) for name in held]] = x
         return wide
 
+    def log_hazard(
+        self, weights: Tensor, x: Tensor, at: float, facts: Facts
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log cumulative hazard of rows as the layer sees them, and its slopes.
+
+        log H = log Σ_j t_j h_j exp(x·β + α_j), with t_j the time until `at` within interval j.
+
+        Parameters
+        ----------
+        weights
+            β and α, (P + J,) float64.
+        x
+            Columns of the terms, (N, P).
+        at
+            The time.
+        facts
+            The run's, of which come the cuts and h_j = events / time at risk.
+
+        Returns
+        -------
+        tuple of Tensor
+            log H, (N,), and its slopes by the weights, (N, P + J).
+        """
+        time = torch.tensor([at], dtype=torch.float64)
+        terms, base = weights.split([x.shape[1], self.baselines])
+        inside, _ = parts(time, time, facts["cuts"])
+        logs = (x.double() @ terms)[:, None] + base + log_rates(facts) + inside.log()
+        return logs.logsumexp(1), torch.cat([x.double(), logs.softmax(1)], 1)
+
     def predicted(
         self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
     ) -> Prediction:
-        """Predict that no event, or one, happens until `at`: 1 − S(t) = 1 − exp(−Σ_j h_j t_j)."""
+        """Predict that no event, or one, happens until `at`: 1 − S(t) = 1 − exp(−H)."""
         self.require_predicting()
-        weights = model.state_dict()["output.weight"][0].double()
-        terms, base = weights[: x.shape[1]], weights[x.shape[1] :]
         last = facts["cuts"][-1] if len(facts["cuts"]) else facts["at_risk"].sum()
-        at = last if self.own.at == "auto" else torch.tensor(self.own.at)
-        inside, _ = parts(at[None], at[None], facts["cuts"])
-        hazard = (x.double() @ terms)[:, None] + base + log_rates(facts)
-        survival = (-(hazard.exp() * inside).sum(1)).exp()
+        at = float(last if self.own.at == "auto" else self.own.at)
+        weights = model.state_dict()["output.weight"][0].double()
+        survival = (-self.log_hazard(weights, x, at, facts)[0].exp()).exp()
         probs = torch.stack([survival, 1 - survival], 1)
         return Prediction(probs, torch.special.entr(probs).sum(1), networks=1)
 
@@ -355,6 +428,31 @@ def log_rates(facts: Facts) -> Tensor:
     at_risk = facts["at_risk"]
     rates = facts["events"].where(at_risk > 0, 1) / at_risk.where(at_risk > 0, 1)
     return rates.log()
+
+
+def log_rank(time: Tensor, event: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Return observed less expected events of G groups, (G,), and their covariance, (G, G).
+
+    With d events among n rows at risk at a time, of which n_g are in group g, d n_g/n events are
+    expected, and the covariance is d (n − d)/(n − 1) (diag(n_g/n) − n_g n_h/n²).
+
+    Parameters
+    ----------
+    time, event
+        Times and events of rows, (N,).
+    groups
+        1 for the group of a row among 0s, (N, G).
+    """
+    order = time.argsort(descending=True)
+    _, place, sizes = time[order].unique_consecutive(return_inverse=True, return_counts=True)
+    held, happened = groups[order].double(), event[order].double()
+    n_g = held.cumsum(0)[sizes.cumsum(0) - 1]
+    n = sizes.cumsum(0).double()
+    events = torch.zeros(len(sizes), dtype=torch.float64).index_add(0, place, happened)
+    share = n_g / n[:, None]
+    apart = (held * happened[:, None]).sum(0) - (events[:, None] * share).sum(0)
+    scale = events * (n - events) / (n - 1).clamp_min(1)
+    return apart, torch.diag((scale[:, None] * share).sum(0)) - (scale[:, None] * share).T @ share
 
 
 def joined_cuts(cuts: Tensor, events: Tensor) -> list[float]:

@@ -199,13 +199,17 @@ class Factors:
         """Return about how far a Newton step d is from its aim at most, in standard deviations.
 
         It is ½ δ²/√h with δ² = dᵀ P d and h = 1ᵀ P 1, where 1 moves each row's predictor by one:
-        δ/√h is the root mean square move of predictors. Sums have no error.
+        δ/√h is the root mean square move of predictors. Without a common intercept 1 is a column
+        of the layer, whose variance is one. Sums have no error.
         """
         if np.isfinite(self.degrees):
             return 0.0
-        ones = np.kron(np.eye(len(self.contrasts.outcomes)), self.contrasts.columns[:, -1:])
-        moved = np.linalg.solve(self.turn, ones)
-        least = float((moved * (precision @ moved)).sum(0).min())
+        outcomes, units = len(self.contrasts.outcomes), np.array(self.contrasts.units)
+        ones = np.where(units == "", 1.0, 0.0)[:, None]
+        ones = ones if ones.any() else self.contrasts.columns.numpy()
+        moved = np.linalg.solve(self.turn, np.kron(np.eye(outcomes), ones))
+        sizes = (moved * (precision @ moved)).sum(0).reshape(outcomes, -1)
+        least = float(sizes.max(1).min())
         return 0.5 * float(step @ precision @ step) / np.sqrt(least) if least > 0 else np.inf
 
     def score(self) -> tuple[float, str]:

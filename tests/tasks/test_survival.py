@@ -1,15 +1,28 @@
 """Survival of a federation is that of the pooled rows, by lifelines and statsmodels."""
 
+import re
+import shlex
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 import torch
-from lifelines import CoxPHFitter
+from lifelines import CoxPHFitter, KaplanMeierFitter
 from lifelines.datasets import load_rossi
+from lifelines.statistics import multivariate_logrank_test
+from runs_of import INLINE
 from test_glm import fitted, near, sites_of
 
 import fedbary
-from fedbary.tasks.survival import Cox, joined_cuts, parts
+from fedbary.commands.cli import main
+from fedbary.data.examples import Examples
+from fedbary.errors import SettingError
+from fedbary.server_app.engine.inline import run_inline
+from fedbary.settings.config import parse_overrides, resolve
+from fedbary.tasks.survival import Cox, joined_cuts, log_rank, parts
+from fedbary.trained.risks import risks, survival_of
 
 FLAT = {"task": "survival", "prior_std": 1000.0, "min_examples": 5}
 
@@ -103,3 +116,74 @@ def test_parts_add_up_to_the_row(seed):
     kept = joined_cuts(cuts, events.sum(0))
     if event.any():
         assert (parts(time, event, torch.tensor(kept).double())[1].sum(0) > 0).all()
+
+
+def test_a_risk_s_interval_is_the_delta_method_s_and_survival_near_kaplan_meier_s(tmp_path):
+    table = rossi()
+    estimate, std, terms, _ = fitted(tmp_path, table, **FLAT, target="time", intervals=4)
+    held = fedbary.load(tmp_path / "run")
+    facts, first = held.facts, float(held.facts["cuts"][0])
+    at_zero = pd.DataFrame(np.zeros((1, 7)), columns=table.columns.drop(["time", "event"]))
+    rows = Examples(held.inputs(at_zero), None)
+    found = {name: float(value[0]) for name, value in risks(held, rows, [first, 40]).items()}
+    assert terms[7].startswith("log hazard 0 to ")
+    log_hazard, wide = estimate[0, 7] + np.log(first), 1.959964 * std[0, 7]
+    for name, move in (("", 0), ("lower ", -wide), ("upper ", wide)):
+        wanted = -np.expm1(-np.exp(log_hazard + move))
+        assert found[f"{name}risk at {first:g}"] == pytest.approx(wanted, rel=1e-4)
+    assert found["risk at 40"] > found[f"risk at {first:g}"]
+    curve = survival_of(facts)
+    oracle = KaplanMeierFitter().fit(table.time, table.event)
+    apart = curve["survival"] - oracle.survival_function_at_times(curve["time"]).to_numpy()
+    assert np.abs(apart).max() < 0.003
+    ends = oracle.confidence_interval_.loc[np.floor(curve["time"])].to_numpy().T
+    assert np.abs(np.stack([curve["lower survival"], curve["upper survival"]]) - ends).max() < 0.01
+    with pytest.raises(SettingError, match="above 0"):
+        risks(held, rows, [0.0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_log_rank_sums_are_lifelines_test(seed):
+    rng = np.random.default_rng(seed)
+    time, event = rng.integers(1, 15, 60).astype(float), rng.random(60) < 0.7
+    group = rng.integers(0, 3, 60)
+    wanted = multivariate_logrank_test(time, group, event)
+    apart, var = log_rank(*map(torch.tensor, (time, event.astype(float), np.eye(3)[group])))
+    found = float(apart @ torch.linalg.pinv(var, hermitian=True, rtol=1e-9) @ apart)
+    assert found == pytest.approx(wanted.test_statistic, rel=1e-8)
+    assert float(apart.sum()) == pytest.approx(0, abs=1e-9)
+
+
+def test_the_table_has_the_log_rank_test_within_sites(tmp_path):
+    table = rossi().assign(race=lambda rows: np.where(rows.race == 1, "a", "b"))
+    *_, settings = fitted(tmp_path, table, **FLAT, target="time", family="cox")
+    site, sums = sites_of(settings), []
+    for number in range(settings.clients):
+        part = table[site == number]
+        groups = np.stack([part.race == "a", part.race == "b"], 1).astype(float)
+        held = part.time.to_numpy(), part.event.to_numpy(), groups
+        sums.append(log_rank(*(torch.tensor(values.astype(float)) for values in held)))
+    apart, var = (sum(each) for each in zip(*sums, strict=True))
+    statistic = float(apart[0] ** 2 / var[0, 0])
+    (line,) = [n for n in fedbary.load(tmp_path / "run").coefficients().notes if "Log-rank" in n]
+    assert f"race: chi² = {statistic:.4g} of 1" in line
+
+
+def test_the_page_s_commands_are_runs(tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "howto" / "survival.md").read_text("utf-8")
+    commands = re.findall(r"^fedbary (\w+) (.*)$", text, re.MULTILINE)
+    assert len(commands) == 5
+    table = rossi().rename(columns={"time": "days", "event": "died", "mar": "sex", "paro": "stage"})
+    table.to_csv(tmp_path / "patients.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    for command, words in commands:
+        if command == "simulate":
+            given = parse_overrides(shlex.split(words))
+            run_inline(resolve({**INLINE, **given}), tmp_path / given["output"])
+        else:
+            monkeypatch.setattr("sys.argv", ["fedbary", command, *shlex.split(words)])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert not ended.value.code
+    assert {"upper risk at 730"} < {*pd.read_csv("predictions.csv")}
+    assert (tmp_path / "coefficients" / "survival.csv").exists()
