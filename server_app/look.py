@@ -12,6 +12,7 @@ from flwr.app import Context, MessageType
 from flwr.serverapp import Grid, ServerApp
 
 from fedbary.data.layout import Layout
+from fedbary.errors import SettingError
 from fedbary.runs.location import claimed_folder
 from fedbary.server_app.experiment import begun
 from fedbary.server_app.grids import guarded
@@ -20,7 +21,9 @@ from fedbary.server_app.roster.roster import Roster
 from fedbary.settings.config import Settings, resolve
 from fedbary.settings.run_config import given_in
 from fedbary.strategies.internals import is_simulated, log
+from fedbary.tasks import task_of
 from fedbary.tasks._look.dialogue import Look, look
+from fedbary.tasks._rows import Rows
 from fedbary.trained.look_page import lines, write
 
 KIND = f"{MessageType.QUERY}.look"
@@ -48,9 +51,13 @@ def hold(grid: Grid, settings: Settings, simulated: bool) -> Look:
 
     Raises
     ------
+    SettingError
+        If the task has no tables.
     RunError
         If too few sites answer.
     """
+    if not isinstance(task_of(settings), Rows):
+        raise SettingError("task", settings.task, "tables or regression for a look")
     roster = Roster(grid, settings, Layout((), ()), simulated=simulated, agreed={}, kind=KIND)
     roster.gather()
     nodes = [member.node_id for member in roster.members]

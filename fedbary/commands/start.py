@@ -13,7 +13,7 @@ import yaml
 
 from fedbary.attacks import require_simulation
 from fedbary.errors import RunError, SettingError, Stopped
-from fedbary.launching.launch import launch, located, validate_run
+from fedbary.launching.launch import launch, located, require_file, validate_run
 from fedbary.launching.programs import Killed, failure, run_program
 from fedbary.launching.simulation import PROGRAMS, Simulate
 from fedbary.launching.watcher import temporary_folder
@@ -128,13 +128,18 @@ def look(words: list[str], sites: list[Path], output: Path, force: bool) -> None
     require_free([output], force)
     nodes = [{**config} for config in site_configs(sites)]
     prepared = located(settings, output.resolve())
+    if not sites:
+        require_file("dataset", prepared)
     given = {"settings": prepared.model_dump(), "nodes": nodes, "force": force}
     with temporary_folder() as scratch:
         file = scratch / "look.yaml"
         file.write_text(yaml.safe_dump(given), encoding="utf-8")
         command = [sys.executable, "-m", "fedbary.server_app.engine.look", str(file)]
-        if code := run_program(command, None, None):
-            raise failure(code, "look")
+        code = run_program(command, None, None)
+    if code < 0:
+        raise failure(code, "look")
+    if code:  # the program has said why
+        sys.exit(code)
     print(f"Look: {output}")
 
 

@@ -215,7 +215,7 @@ def validate_run(settings: Settings, folder: Path, own_data: bool = False) -> Se
     """
     prepared = located(settings, folder)
     for setting in DATA:
-        _require_file(setting, prepared)
+        require_file(setting, prepared)
     require_startable(folder, prepared)
     require_free(folder)
     from fedbary.methods import require_method
@@ -240,7 +240,7 @@ def _folder(run: str) -> str:
     return run if run == "none" else str(user_path(run).resolve())
 
 
-def _require_file(setting: str, settings: Settings) -> None:
+def require_file(setting: str, settings: Settings) -> None:
     """Raise a SettingError if a data set is neither a known name nor a path."""
     name = dict(settings).get(setting, "none")
     known, _ = dataset_names_and_endings(data_task(setting, settings.task))

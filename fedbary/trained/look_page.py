@@ -179,8 +179,7 @@ def picture(look: Look) -> Figure:
 
 
 def _is_drawn(look: Look, name: str) -> bool:
-    place = look.names.index(name)
-    return look.is_coded(name) or any(len(held[place].edges) for held in look.cells.values())
+    return look.is_coded(name) or bool(np.isfinite(look.quantiles(name, [0.5]))[0])
 
 
 def _draw_numbers(frame: Axes, look: Look, name: str, colours: dict[str, str]) -> None:

@@ -336,3 +336,10 @@ def test_the_app_of_looks_names_its_server_app(tmp_path):
     project = tomllib.loads((write_app(tmp_path / "app", LOOKS) / "pyproject.toml").read_text())
     module, _, name = project["tool"]["flwr"]["app"]["components"]["serverapp"].partition(":")
     assert isinstance(getattr(importlib.import_module(module), name), ServerApp)
+
+
+@pytest.mark.parametrize("low, high", [(0, 1), (1, 2), (-3, 40)])
+def test_a_column_of_two_values_has_no_quantiles(low, high):
+    rng = np.random.default_rng(0)
+    sites = {f"s{k}": pd.DataFrame({"x": rng.choice([low, high], 90)}) for k in range(3)}
+    assert np.isnan(look_at(sites).quantiles("x", [0.1, 0.5])).all()

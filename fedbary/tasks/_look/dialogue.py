@@ -21,6 +21,9 @@ from fedbary.tasks._look.rules import KEPT, KINDS, LEAST, NUMBERS, SOME, Told, g
 MOST_COLUMNS = 10_000
 """Columns of a table that are believed."""
 
+TWO_VALUED = 60
+"""Rows from which on a histogram of two cells shows a column of two values."""
+
 
 @dataclass(frozen=True, eq=False)
 class Cells:
@@ -134,12 +137,13 @@ class Look:
         """Return quantiles of a column over all sites' rows.
 
         They are those of the estimated shares of `Cells.below`, over all sites. NaN where no
-        histogram tells them, and for 0 and 1.
+        histogram tells them, for 0 and 1, and where no site of `TWO_VALUED` rows has three cells.
         """
         place = self.names.index(name)
         held = [(self.seen(site, name), cells[place]) for site, cells in self.cells.items()]
         parts = [(rows, cells) for rows, cells in held if rows and cells.std > 0]
-        if self.is_coded(name) or not any(len(cells.edges) for _, cells in parts):
+        sharp = [len(c.edges) > (rows >= TWO_VALUED) for rows, c in parts]
+        if self.is_coded(name) or not any(sharp):
             return np.full(len(at), np.nan)
         ends = [c.mean + c.std * np.linspace(-5, 5, 81) for _, c in parts]
         points = np.unique(np.concatenate([*ends, *(c.edges for _, c in parts)]))
