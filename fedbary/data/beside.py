@@ -187,8 +187,8 @@ def lines(sums: Mapping[str, Sums], columns: Sequence[str]) -> Iterator[str]:
     found: dict[int, list[str]] = {}
     times: Counter[str] = Counter()
     for far in far_sites(held):
-        name, at = sites[far.site], odd[far.column]
-        if name in at or 2 * len(at) >= len(sites):
+        name, marked = sites[far.site], odd[far.column]
+        if name in marked or 2 * len(marked) >= len(sites):
             continue
         times[name] += 1
         if times[name] > MOST_COLUMNS:
