@@ -36,7 +36,9 @@ from fedbary.settings.config import bookkeeping, read_yaml
 from fedbary.settings.owners import owned
 from fedbary.study.table import public, read_run, result_rows
 from fedbary.tasks import Task
+from fedbary.tasks.glm import Glm
 from fedbary.trained import load
+from fedbary.trained.coefficients import RATIOS, ends
 from fedbary.trained.judgement import Judged, judged, scores, units_of
 from fedbary.trained.run import Trained
 
@@ -65,10 +67,13 @@ def write_run(folder: Path, own_code: bool, goals: Goals) -> None:
     examples, why = _test_rows(trained)
     if examples is None:
         summary = why
-        cautions.append(f"{why}. fedbary evaluate {folder} DATA scores labelled rows of your own")
+        if not isinstance(trained.task, Glm):
+            cautions.append(f"{why}. fedbary evaluate {folder} DATA scores labelled rows of yours")
         add_run(document, trained, made, folder, summary, 0)
     else:
         cautions += _add_scored(document, trained, made, folder, examples, goals)
+    if isinstance(trained.task, Glm):
+        cautions += _add_coefficients(document, trained)
     _add_sites(document, trained)
     cautions += _add_sets(document, trained, folder)
     _add_temperature(document, trained)
@@ -81,6 +86,8 @@ def write_run(folder: Path, own_code: bool, goals: Goals) -> None:
 
 def _test_rows(trained: Trained) -> tuple[Examples | None, str]:
     """Return the rows that scored the run; or None, and why they are not here."""
+    if isinstance(trained.task, Glm):
+        return None, "All rows train. The coefficients are the result"
     try:
         examples = trained.evaluation_examples()
     except SettingError as error:
@@ -88,6 +95,28 @@ def _test_rows(trained: Trained) -> tuple[Examples | None, str]:
     if isinstance(layout := trained.signature, Layout):
         examples = replace(examples, columns=levels_of(examples.x, layout))
     return examples, ""
+
+
+def _add_coefficients(document: Document, trained: Trained) -> list[str]:
+    """Add the table of coefficients and its forest; return its notes."""
+    document.heading("Coefficients")
+    try:
+        found = trained.coefficients()
+    except SettingError as error:
+        document.text("There is no table: {error}.", error=error)
+        return []
+    document.text("{title}. Intervals are of {level}.", title=found.title, level="95 %")
+    named, (low, high) = found.table, ends(found.level)
+    numbers = ["estimate", low, high, *RATIOS.values(), "P(> 0)", "tau", "p of Q"]
+    shown_columns = [name for name in numbers if name in named]
+    words = named[["outcome", "term", "unit"]].to_numpy().tolist()
+    cells = [
+        [*line, *("" if np.isnan(value) else f"{value:.4g}" for value in values)]
+        for line, values in zip(words, named[shown_columns].to_numpy(float), strict=True)
+    ]
+    document.table(["outcome", "term", "unit", *shown_columns], cells)
+    document.figures([("forest", found.picture())], "All sites together, and each site alone.")
+    return [*found.notes]
 
 
 def levels_of(x: Tensor, layout: Layout) -> dict[str, np.ndarray]:

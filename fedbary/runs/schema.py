@@ -97,6 +97,9 @@ POOL = _entry("pool", "a pool or a gate joins them", "`each` and `beta` of the p
 BEST_ROUND = _entry("best_round", "with `keep_best`", "the best round so far; null before any")
 CAUTIONS = _entry("cautions", "round 0, if there are any", "lines on sites and columns that differ")
 STEP = _entry("step", "task=glm", "largest step of a contrast of coefficients, standard errors")
+SETTLED = 1e-3
+"""Largest step, of any contrast, in standard errors, after which one round more is the last."""
+
 FAILING = _entry("failing", "models that learned nothing", "what is wrong, and what to try")
 RISING = _entry("rising", "models that were better before", "by how much, and what to try")
 BEHIND = _entry("behind", "models far behind a linear one", "how far, and what to try")

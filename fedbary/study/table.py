@@ -35,7 +35,7 @@ import yaml
 from fedbary.data.readers import opened
 from fedbary.errors import SettingError, one_line
 from fedbary.runs.location import METRICS, SETTINGS
-from fedbary.runs.schema import BEST_ROUND
+from fedbary.runs.schema import BEST_ROUND, SETTLED, STEP
 from fedbary.runs.whole import write_whole
 from fedbary.settings.config import Settings, read_yaml
 from fedbary.settings.owners import methods
@@ -247,6 +247,8 @@ def _least_rounds(rows: pd.DataFrame) -> float:
     asked = float(rows["rounds"].max())
     patience = float(rows["patience"].max()) if "patience" in rows else 0.0
     best = float(rows[BEST_ROUND].max()) if BEST_ROUND in rows else math.nan
+    if STEP in rows and (rows[STEP] < SETTLED).any():
+        return min(asked, float(rows.loc[rows[STEP] < SETTLED, "round"].min()) + 1)
     return min(asked, best + patience) if patience > 0 and not math.isnan(best) else asked
 
 

@@ -64,9 +64,6 @@ FEWEST_EVENTS, FEW_EVENTS = 5, 10
 RANK = 1e-8
 """Part of a column's variance that others may leave, at or below which it counts as none."""
 
-SETTLED = 1e-3
-"""A step in standard errors, of any contrast, below which one round more is the last."""
-
 
 @dataclass(frozen=True)
 class OfTerms(OfRows):
@@ -525,7 +522,7 @@ class Glm(Rows):
         if not whole or any(line.get(schema.ADMITTED) != sites for line in last):
             return ""
         step = last[0].get(schema.STEP, math.nan)
-        return f"a step was {step:.1e} standard errors" if step < SETTLED else ""
+        return f"a step was {step:.1e} standard errors" if step < schema.SETTLED else ""
 
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return coefficients of the terms' own columns, against references."""

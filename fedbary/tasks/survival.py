@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -41,7 +41,7 @@ from fedbary.settings.config import Settings
 from fedbary.tasks import _sums
 from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._families import Family, of_counts
-from fedbary.tasks._values import Condition, Dialogue, Facts, Loss, Question
+from fedbary.tasks._values import Condition, Dialogue, Facts, Loss, Outcome, Question
 from fedbary.tasks.glm import Glm, OfTerms, of_terms
 from fedbary.texts import listed
 
@@ -360,6 +360,8 @@ class Survival(Glm):
     def examples(self, path: Path, signature: Layout) -> Examples:
         """Read the rows of a file, which needs no column of events."""
         held = super().examples(path, self._without_events(signature))
+        if set(self.beside_terms) <= held.columns.keys():
+            return super().examples(path, signature)
         return replace(held, x=self._with_events(held.x, signature), layout=signature)
 
     def _without_events(self, layout: Layout) -> Layout:
@@ -405,13 +407,29 @@ class Survival(Glm):
         self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
     ) -> Prediction:
         """Predict that no event, or one, happens until `at`: 1 − S(t) = 1 − exp(−H)."""
+        return self._risk(model, facts)(x)
+
+    def _predicting(
+        self, outcome: Outcome, facts: Facts, seed: int
+    ) -> Callable[[Tensor], Prediction]:
+        taking, risk = self._taking(facts), self._risk(outcome.model, facts)
+        return lambda x: risk(taking(x))
+
+    def _risk(self, model: nn.Module, facts: Facts) -> Callable[[Tensor], Prediction]:
         self.require_predicting()
         last = facts["cuts"][-1] if len(facts["cuts"]) else facts["at_risk"].sum()
         at = float(last if self.own.at == "auto" else self.own.at)
         weights = model.state_dict()["output.weight"][0].double()
-        survival = (-self.log_hazard(weights, x, at, facts)[0].exp()).exp()
-        probs = torch.stack([survival, 1 - survival], 1)
-        return Prediction(probs, torch.special.entr(probs).sum(1), networks=1)
+        none = torch.zeros(1, len(weights) - self.baselines)
+        base = self.log_hazard(weights, none, at, facts)[0]
+
+        def predicted(x: Tensor) -> Prediction:
+            terms = x.double() @ weights[: x.shape[1]]
+            survival = (-(terms + base).exp()).exp()
+            probs = torch.stack([survival, 1 - survival], 1)
+            return Prediction(probs, torch.special.entr(probs).sum(1), networks=1)
+
+        return predicted
 
     def answers(self, prediction: Any, signature: Layout) -> dict[str, np.ndarray]:
         """Return the risk, and the probability of no event."""

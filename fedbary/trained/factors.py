@@ -23,7 +23,7 @@ from fedbary.methods._method import Method, Tensors, by_client, whose
 from fedbary.methods._sums import SumsMethod, sites_of
 from fedbary.methods.pvi import PVI
 from fedbary.runs.resume import rounds_before, sound_checkpoint
-from fedbary.runs.schema import CLIENTS
+from fedbary.runs.schema import CLIENTS, SETTLED
 from fedbary.settings.config import Settings
 from fedbary.tasks import INTERCEPT, Contrasts, are_levels
 from fedbary.texts import listed
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from fedbary.trained.run import Trained
-
-SETTLED = 1e-3
-"""Largest last step of settled rounds, in standard deviations."""
 
 ROUNDING = 1e-6
 """A site's variance over that of all sites that is rounding: all of its targets are equal."""

@@ -121,3 +121,15 @@ def test_how_data_were_dealt_is_not_said_of_real_sites(reports, folder, tmp_path
     text = write_report(run).with_suffix(".md").read_text()
     assert "`partition`" in reports["risk"] and "2 simulated" in reports["risk"]
     assert "`partition`" not in text and "2 real" in text and "| north |" in text
+
+
+def test_the_report_of_a_glm_is_its_coefficients(tmp_path):
+    """Its rounds end early: the run is whole all the same."""
+    words = {"task": "glm", "terms": "`mean area` `mean texture`", "clients": 3}
+    run_inline(resolve({"engine": "inline", "pictures": False, **words}), tmp_path / "run")
+    write_report(tmp_path / "run")
+    text = (tmp_path / "run" / "run.md").read_text("utf-8")
+    table = load(tmp_path / "run").coefficients().table
+    assert "## Coefficients" in text and "figures/forest.png" in text
+    for line in table.itertuples():
+        assert f"| {line.term} | per 1 | {line.estimate:.4g} |" in text
