@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -294,6 +295,7 @@ def strategy_of(
             evaluate_limit=roster.held_out,
             known_metrics=recorder.known_metrics,
             listener=recorder,
+            doubt=partial(recorder.task.doubt, recorder.facts),
         ),
     )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedbary.aggregation.sums import select_prefix
 from fedbary.errors import SettingError
-from fedbary.methods import Method, Tensors
+from fedbary.methods import Method, Reply, Server, Tensors
 
 from .conventions import Convention, check_arrays
 
@@ -78,6 +78,8 @@ class Federation:
         alone. None: the commonest set of keys is averaged; replies with others are left out.
     listener : Listener, optional
         Is given the replies whose metrics are averaged.
+    doubt : callable, optional
+        Takes the server and a reply, and returns why no rows give this reply; "" if some may.
     """
 
     trainers: Choose | None = None
@@ -88,6 +90,7 @@ class Federation:
     evaluate_limit: Limit | None = None
     known_metrics: Mapping[str, tuple[float, float]] | None = None
     listener: Listener | None = None
+    doubt: Callable[[Server, Reply], str] = lambda server, reply: ""
 
     def client(self, node_id: int) -> str:
         """Return the name by which a method knows the client of a node."""

@@ -615,7 +615,10 @@ class MethodStrategy(FedAvg):
         """
         names, blanks = names_of(sent.keys(), self.convention), Blanks()
         server, memory = self._server(names.read(sent), blanks), self.memory
+        doubt = self.admission.federation.doubt
         try:
+            if said := next(filter(None, (doubt(server, each) for each in replies)), ""):
+                raise ValueError(said)
             result, memory.pending = self.pace.aggregate(self.method, server, replies)
         except (ArithmeticError, torch.linalg.LinAlgError) as error:
             raise ValueError(f"{self.method.name} cannot compute with it: {error}") from error

@@ -39,7 +39,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from fedbary.aggregation.covariance import STRUCTURES, Quadratic, Structure, with_outputs
+from fedbary.aggregation.covariance import STRUCTURES, Quadratic, Structure, unpacked, with_outputs
 from fedbary.errors import SettingError
 from fedbary.inference._head import Head
 from fedbary.methods._curvature import conjugate_gradients, last_layer, matrix, tensors_of
@@ -171,6 +171,21 @@ class Expanded:
         slope = power * head.gradient(mode) + structure.product(found)(centre - mode)
         site = {f"site/{n}": t for n, t in {SLOPE: slope.flatten(), **found}.items()}
         return Fitted({n: t.to(head.layer.weight.dtype) for n, t in site.items()}, metrics)
+
+    def claimed(self, server: Server, reply: Reply) -> tuple[float, float, float]:
+        """Return what a reply of a full site says of its rows.
+
+        The largest entry of the curvature P; the largest of the slope R + P (W − M) of its
+        likelihood at W, the mode that its client has found: that of the product with the reply in
+        its site's place; and ⟨W, P W⟩.
+        """
+        structure, mean = self.structure(server.model), self.mean(server.model)
+        site = {n: reply.tensors[f"site/{n}"].double() for n in (SLOPE, *structure.sizes())}
+        sites = {**dict(self.sites(server.state, structure)), reply.client: site}
+        mode, times = self._product(structure, mean, sites).mode, structure.product(site)
+        slope = site[SLOPE].view_as(mean) + times(mode - mean)
+        bent = unpacked(site["precision"], mean.numel()).diagonal()
+        return float(bent.max()), float(slope.abs().max()), float((mode * times(mode)).sum())
 
     def reply_like(self, model: Tensors) -> Tensors:
         """Return the slope and the statistics of a site."""

@@ -31,6 +31,7 @@ from fedbary.data.examples import Examples
 from fedbary.data.sites import Limits, Site
 from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
+from fedbary.methods import Reply, Server
 from fedbary.parts.parameters import Checked
 from fedbary.predictive import Forecast, Prediction, Predictive, Predictor
 from fedbary.predictive.predictor import predictor_named
@@ -387,6 +388,10 @@ class Task(ABC):
 
     def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
         """Return why rounds end early, by the lines of all rounds so far; "": they go on."""
+        return ""
+
+    def doubt(self, facts: Facts, server: Server, reply: Reply) -> str:
+        """Return why no rows give a reply of these numbers; "": some may."""
         return ""
 
     @abstractmethod

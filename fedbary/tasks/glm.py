@@ -37,6 +37,8 @@ from fedbary.data.terms import Design, Factor, Term, parse, require_columns
 from fedbary.errors import CellError, SettingError
 from fedbary.figures.sheet import BLUE
 from fedbary.inference._head import Profiled
+from fedbary.methods import Reply, Server, method_of
+from fedbary.methods.pvi import PVI
 from fedbary.parts.parameters import NameList
 from fedbary.predictive import Forecast, Prediction, Predictive
 from fedbary.runs import schema
@@ -523,6 +525,25 @@ class Glm(Rows):
             return ""
         step = last[0].get(schema.STEP, math.nan)
         return f"a step was {step:.1e} standard errors" if step < schema.SETTLED else ""
+
+    def doubt(self, facts: Facts, server: Server, reply: Reply) -> str:
+        """Return why no rows have a site's curvature P, slope g and mode W; "": some may.
+
+        The sum of z² over all N rows is N for each column z that the layer sees. So of n rows and
+        K classes P ≤ N/4, |g| ≤ √(n N), and ⟨W, P W⟩, a sum of the logits' variances, is at most
+        n (log(K − 1)/2 + 0.67)². Four, two and two times these are allowed: for sites that came
+        later, and for the prior of a site's own intercept.
+        """
+        by, method = dict(self.settings), method_of(self.settings)
+        plain = by["mode"] == "rounds" and by["start_from"] == "none" and by["kl_weight"] == 1
+        if not (plain and self.family.classes and isinstance(method, PVI)):
+            return ""
+        bent, slope, spread = method.expanded.claimed(server, reply)
+        classes, every = len(facts["class_rows"]), float(facts["class_rows"].sum())
+        rows = reply.weight if server.counted else every
+        logits = rows * (math.log(max(classes - 1, 1)) / 2 + 0.67) ** 2
+        sound = bent <= every and slope <= 2 * math.sqrt(rows * every) and spread <= 2 * logits
+        return "" if sound else f"no {rows:.0f} rows of {every:.0f} have such a curvature or slope"
 
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return coefficients of the terms' own columns, against references."""

@@ -1,0 +1,105 @@
+"""How often 95 % intervals of a slope hold the truth: python -m findings.statistics.coverage.
+
+Each federation is the mathematics of a run of `task=glm` with a common intercept, without messages:
+tests/trained/test_coefficients.py and tests/tasks/test_glm.py hold that a run gives the same.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.special import expit
+
+from fedbary.tasks import Contrasts
+from fedbary.trained.coefficients import Factors, Site, tabulated
+
+FILE = Path(__file__).with_name("coverage.jsonl")
+SLOPES, LEVEL, PRIOR, COUNT = np.array([0.6, -0.4, 0.2]), -0.5, 0.01, 300
+NONE = torch.full((1, 4), torch.nan, dtype=torch.float64)
+PLAIN = Contrasts(
+    ("a", "b", "c", "intercept"),
+    ("per 1", "per 1", "per 1", ""),
+    ("y",),
+    torch.eye(4, dtype=torch.float64),
+    torch.ones(1, 1, dtype=torch.float64),
+    "odds",
+    torch.zeros_like(NONE),
+    NONE,
+    NONE,
+)
+KINDS = {
+    "5 of 100 to 400 rows": ("alike", 5, (100, 400), 0, 0, False),
+    "20 of 20 to 60 rows": ("alike", 20, (20, 60), 0, 0, False),
+    "5 of 100 to 400 rows, one of 5, separated": ("alike", 6, (100, 400), 0, 0, True),
+    "20 of 20 to 60 rows ": ("levels differ, τ = 1", 20, (20, 60), 1, 0, False),
+    "6 of 100 to 400 rows": ("the slope differs, τ = 0.4", 6, (100, 400), 0, 0.4, False),
+    "20 of 20 to 60 rows  ": ("the slope differs, τ = 0.4", 20, (20, 60), 0, 0.4, False),
+}
+
+
+def expanded(x, y, at):
+    """Return the curvature and the slope of the negative log-likelihood."""
+    p = expit(x @ at)
+    return (x * (p * (1 - p))[:, None]).T @ x, x.T @ (p - y)
+
+
+def mode(x, y):
+    """Return the mode under the prior, by Newton's method with steps of at most 1."""
+    at = np.zeros(4)
+    for _ in range(100):
+        curvature, slope = expanded(x, y, at)
+        step = np.linalg.solve(curvature + PRIOR * np.eye(4), slope + PRIOR * at)
+        at = at - step * min(1, 1 / np.abs(step).max())
+        if np.abs(step).max() < 1e-10:
+            break
+    return at
+
+
+def federation(draw, sites, rows, of_levels, of_slopes, tiny):
+    """Return the factors at the mode of all rows, and the slope and variance after one round.
+
+    A tiny site has 5 rows; 94 % of such sites are separated.
+    """
+    held = []
+    for number in range(sites):
+        few = tiny and number == 0
+        x = draw.standard_normal((5 if few else draw.integers(*rows), 3))
+        x = np.c_[x + 0.6 * draw.standard_normal((len(x), 1)), np.ones(len(x))]
+        own = np.append(SLOPES, LEVEL + of_levels * draw.standard_normal())
+        own[0] += of_slopes * draw.standard_normal()
+        held.append((x, (draw.random(len(x)) < expit(x @ own)).astype(float)))
+    at, factors = mode(*map(np.concatenate, zip(*held, strict=True))), {}
+    total, right = PRIOR * np.eye(4), np.zeros(4)
+    for number, (x, y) in enumerate(held):
+        alone = mode(x, y)
+        curvature, slope = expanded(x, y, alone)
+        total, right = total + curvature, right + curvature @ alone - slope
+        own = curvature, slope + curvature @ (at - alone)
+        factors[f"site {number}"] = Site(len(y), *expanded(x, y, at), alone=own)
+    once = np.linalg.solve(total, right)
+    return Factors(PLAIN, np.eye(4), at, PRIOR, factors), once[0], np.linalg.inv(total)[0, 0]
+
+
+def main():
+    """Simulate all kinds of federations."""
+    lines = []
+    for name, (differ, *about) in KINDS.items():
+        draw = np.random.default_rng(0)
+        counts = dict.fromkeys(("once", "pooled", "random", "warned", "taken"), 0)
+        for _ in range(COUNT):
+            factors, once, var = federation(draw, *about)
+            line = tabulated(factors, 0.95).iloc[0]
+            pooled = line["lower 95 %"] < SLOPES[0] < line["upper 95 %"]
+            random = line["HK lower 95 %"] < SLOPES[0] < line["HK upper 95 %"]
+            warned = line["p of Q"] < 0.05 or factors.score()[0] < 0.05
+            found = abs(once - SLOPES[0]) < 1.96 * var**0.5, pooled, random, warned
+            for key, value in zip(counts, (*found, random if warned else pooled), strict=True):
+                counts[key] += bool(value)
+        rates = {key: 100 * count / COUNT for key, count in counts.items()}
+        lines.append(json.dumps({"sites": name.strip(), "differ": differ, **rates}))
+    FILE.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
