@@ -46,7 +46,6 @@ from fedbary.strategies import CompressedGrid
 from fedbary.strategies.admission import Stalled
 from fedbary.strategies.internals import at_exit, is_simulated, log
 from fedbary.tasks import Task, task_of
-from fedbary.texts import SCREEN, one_line
 from fedbary.trained.started_from import beginning_of
 from fedbary.variational.frozen import frozen_config, require_same_frozen
 
@@ -236,9 +235,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         left_out,
         agreed,
         task.content,
-        noted=lambda node, why: record.note(
-            "left out", node=str(node), reason=one_line(why, SCREEN)
-        ),
+        noted=record.left_out,
     )
     roster.gather()
     if simulated:

@@ -150,6 +150,10 @@ class Recorded:
         else:
             self._waiting.append(line)
 
+    def left_out(self, node: int, why: str) -> None:
+        """Record that a node takes no part."""
+        self.note("left out", node=str(node), reason=one_line(why, SCREEN))
+
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Push messages; return their ids."""
         messages = list(messages)

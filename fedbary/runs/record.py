@@ -1,7 +1,8 @@
-"""The record of a run for an auditor, at the server and at a site: a line for each event, appended.
+"""The record of a run for an auditor, at the server and at a site: a line an event, appended.
 
-The server's is `record.jsonl` in the run's folder. A site's is `record/<run id>.jsonl` in its folder
-of state. Flower's run id and the ids of messages join both. Neither holds anything of the data.
+The server's is `record.jsonl` in the run's folder. A site's is `record/<run id>.jsonl` in its
+folder of state. Flower's run id and the ids of messages join both. Neither holds anything of the
+data.
 """
 
 from __future__ import annotations
