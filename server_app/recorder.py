@@ -303,8 +303,8 @@ class Recorder:
         return MetricRecord({**scores})
 
     def _step(self) -> dict[str, float]:
-        """Return the entry on a round's step, if it trained and the method knows its length."""
-        if self._trained is None:
+        """Return the entry on the step of a round that trained, if the task draws it."""
+        if self._trained is None or schema.STEP not in [name for name, *_ in self.task.curves]:
             return {}
         length = self.strategy.method.step_length(self._arrays, self.strategy.memory.state)
         return {} if length is None else {schema.STEP: length}

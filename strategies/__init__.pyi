@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 
 from fedbary.aggregation import JointRule, RobustRule, Rule
 from fedbary.methods import Bench
-from fedbary.settings.model import Asynchronous as Asynchronous
+from fedbary.settings.modes import Asynchronous as Asynchronous
 
 from .admission import Refusal as Refusal
 from .by_name import strategy_for as strategy_for

@@ -473,7 +473,7 @@ def evaluate(
             held = (found, covered, level_of_sets, goals)
             write_evaluation(folder, title, trained, prediction, examples, *held)
         writing.write_table(folder / "scores.csv", found)
-    for table in filter(None, (with_ends(found), with_ends(covered), by_site)):
+    for table in filter(None, map(with_ends, (found, covered, by_site))):
         print("\n".join(aligned(table)))
     for one, other in alike(found["group"]):
         said = f"{one!r} and {other!r} differ only in case or blanks, and count as two groups"

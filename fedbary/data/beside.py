@@ -176,10 +176,10 @@ def lines(sums: Mapping[str, Sums], columns: Sequence[str]) -> Iterator[str]:
     """
     held, sites = [each.first(len(columns)) for each in sums.values()], list(sums)
     odd = [
-        {n for n, s in zip(sites, held, strict=True) if any(s.repeated[k : k + 1])}
+        frozenset(n for n, s in zip(sites, held, strict=True) if any(s.repeated[k : k + 1]))
         for k in range(len(columns))
     ]
-    for at in dict.fromkeys(map(frozenset, odd)):
+    for at in dict.fromkeys(odd):
         names = [column for column, here in zip(columns, odd, strict=True) if here == at]
         if at:
             said = f"column{'s' * (len(names) > 1)} {listed(names)}: a number far from all others"
@@ -187,8 +187,8 @@ def lines(sums: Mapping[str, Sums], columns: Sequence[str]) -> Iterator[str]:
     found: dict[int, list[str]] = {}
     times: Counter[str] = Counter()
     for far in far_sites(held):
-        name, at = sites[far.site], odd[far.column]
-        if name in at or 2 * len(at) >= len(sites):
+        name, marked = sites[far.site], odd[far.column]
+        if name in marked or 2 * len(marked) >= len(sites):
             continue
         times[name] += 1
         if times[name] > MOST_COLUMNS:

@@ -260,15 +260,25 @@ def _of_numbers(held: Any, absent: np.ndarray, named: bool) -> Column:
     return Column(numbers, texts, absent, large)
 
 
+def _numbers(texts: Any) -> np.ndarray:
+    """Return the nearest number to each text, which pandas 2 may miss; NaN where it is none."""
+    import pandas
+
+    found = pandas.to_numeric(texts, errors="coerce").to_numpy(np.float64, copy=True)
+    known = np.isfinite(found)
+    found[known] = texts.to_numpy(object)[known].astype(np.float64)
+    return found
+
+
 def _of_texts(held: Any, named: bool) -> Column:
     import pandas
 
     codes, found = held.factorize()
-    numbers = pandas.to_numeric(held, errors="coerce").to_numpy(np.float64)
+    numbers = _numbers(held)
     if not named and len(found) > MAX_LEVELS and np.isfinite(numbers).all() and not _coded(found):
         return Column(numbers, None, np.zeros(len(numbers), dtype=bool), False)
     names = np.array([*map(name_of, found.tolist()), ""], dtype=object)
-    each = pandas.to_numeric(pandas.Series(names), errors="coerce").to_numpy(np.float64, copy=True)
+    each = _numbers(pandas.Series(names))
     each[names == "True"], each[names == "False"] = 1.0, 0.0
     nothing = np.array([name.casefold() in MISSING for name in names])
     each[nothing] = np.nan

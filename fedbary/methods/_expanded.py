@@ -203,11 +203,11 @@ class Expanded:
     def _own(
         self, server: Server, structure: Structure, found: Mapping[str, Tensors]
     ) -> dict[str, Tensor]:
-        """Return the first round's sites with their slopes at 0: under the prior alone."""
+        """Return the first round's full sites with their slopes at 0: under the prior alone."""
         if any(key.startswith(_SITES) for key in server.state):
             return {key: own for key, own in server.state.items() if key.startswith(OWN)}
         held, mean = dict[str, Tensor](), self.mean(server.model)
-        if sum(structure.sizes().values()) <= MOST_OWN:
+        if structure.undamped and sum(structure.sizes().values()) <= MOST_OWN:
             for client, site in found.items():
                 slope = site[SLOPE] - structure.product(site)(mean).flatten()
                 held |= of_client(OWN, client, {**site, SLOPE: slope})

@@ -1,1 +1,1 @@
-"""The report of an experiment, from its table alone."""
+"""The reports: of a run, of a sweep, of runs beside each other."""

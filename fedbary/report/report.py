@@ -1,4 +1,4 @@
-"""The report of an experiment, from its table alone: scores, differences, costs, cautions, runs."""
+"""The report of a sweep from its table: scores, differences, costs, cautions, runs; or of a run."""
 
 from __future__ import annotations
 

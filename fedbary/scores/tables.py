@@ -61,9 +61,12 @@ def rocs(probs: Tensor, labels: Tensor) -> dict[int, Roc]:
 
 
 def left_out(curves: Mapping[str, Roc]) -> str:
-    """Return a line on the classes that a mean over ROC curves leaves out, by name; "" for none."""
+    """Return a line on the classes that a mean over ROC curves leaves out, by name; "" for none.
+
+    Nor is there a line if all are: the mean is NaN.
+    """
     gone = [name for name, curve in curves.items() if not curve.defined]
-    if not gone:
+    if len(gone) in (0, len(curves)):
         return ""
     counted = f"{len(curves) - len(gone)} of {len(curves)} classes"
     of = shown(", ".join(map(cut, gone)))

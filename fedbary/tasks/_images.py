@@ -48,9 +48,7 @@ def require_same(backbone: Backbone | None, layout: ImageLayout) -> None:
     """Raise a SettingError unless a backbone is the one that the layout was made with."""
     held = backbone.digest if backbone else ""
     if held != layout.backbone:
-        allowed = (
-            f"the run's backbone, its weights, code and transform: {layout.backbone or 'none'}"
-        )
+        allowed = f"weights, code and transform of the run, digest {layout.backbone or 'none'}"
         raise SettingError("backbone", backbone.name if backbone else "none", allowed)
 
 

@@ -326,6 +326,13 @@ class Glm(Rows):
         )
         return Shard(x, y, held_out, y_held_out, shard.independent)
 
+    def label_counts(self, shard: Shard, signature: Layout) -> list[int]:
+        """Return a shard's number of rows of each class; nothing for numbers."""
+        if not signature.classes:
+            return []
+        counts: list[int] = torch.bincount(shard.y, minlength=len(signature.classes)).tolist()
+        return counts
+
     def taken(self, x: Tensor, facts: Facts) -> Tensor:
         """Return the columns that the layer sees, (N, P) float32, of rows in their own units."""
         return self._taking(facts)(x)
@@ -586,7 +593,7 @@ class Glm(Rows):
         """Return the step, and the NLL where there is one."""
         step, nll = scores[schema.STEP], scores["nll"]
         scored = "" if math.isnan(nll) else f"  NLL {nll:z.4f}"
-        return (f"step {step:.1e} standard errors" if step == step else "no step yet") + scored
+        return f"step {step:.1e} standard errors{scored}" if step == step else "not scored, no step"
 
     # Predictions
 

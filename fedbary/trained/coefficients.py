@@ -341,7 +341,7 @@ class Coefficients:
         (low, high), held = ends(self.level), self.factors.contrasts
         names, scales = list[str](), list[float]()
         for term, column, unit in zip(held.terms, held.columns, held.units, strict=True):
-            scales.append(float(1 / column[:-1].abs().max()) if unit == NUMBER else 1.0)
+            scales.append(float(1 / column.abs().max()) if unit == NUMBER else 1.0)
             shown = f"(+{scales[-1]:.3g})" if unit == NUMBER else unit
             names += [f"{term} {shown}"] if unit else []
         panels, whole = {}, self.factors.score()[0] < DIFFER

@@ -143,7 +143,8 @@ def write(look: Look, output: Path, force: bool = False) -> None:
         for line in told:
             document.text("{line}.", line=line)
         document.heading("Columns")
-        document.figure("columns", picture(look), "Each column at each site: density, or levels")
+        caption = "Each column at each site: density, or levels"
+        document.figures([("columns", picture(look))], caption)
         cells = [(*_cells(row), row["levels"] or row["type"], row["note"]) for row in rows]
         document.table((*HEADER, "levels, or type", "note"), cells)
         document.write()

@@ -90,29 +90,33 @@ class Map:
         runs = kind(Federation(resolve(words)), members, self.plan["pooled"])
         for _ in range(runs.federation.settings.rounds):
             runs.take_round()
-        rows = [{**place, **step, **score} for step, score in zip(steps, scores(runs), strict=True)]
+        found = scores(runs, tested=stage == "fresh")
+        rows = [{**place, **step, **score} for step, score in zip(steps, found, strict=True)]
         self.cells = pd.concat([self.cells, pd.DataFrame(rows)], ignore_index=True)
-        self.cells.round(6).to_csv(self.file.with_suffix(".part"), index=False)
+        self.cells.convert_dtypes().round(5).to_csv(self.file.with_suffix(".part"), index=False)
         os.replace(self.file.with_suffix(".part"), self.file)
         print(
             condition, stage, side, seed, epochs, min(row["held_out"] for row in rows), flush=True
         )
 
 
-def scores(runs: SideBySide) -> Iterator[dict[str, float]]:
-    """Yield for each federation temperature, NLL on held-out and test examples, and accuracy."""
+def scores(runs: SideBySide, tested: bool) -> Iterator[dict[str, float]]:
+    """Yield for each federation its NLL on held-out examples, at their temperature.
+
+    If it is tested, also the temperature, and NLL and accuracy on test examples.
+    """
     shards = runs.federation.shards
     held, y_held = (torch.cat([getattr(s, f"{n}_held_out") for s in shards]) for n in "xy")
     x, y = runs.federation.task.scored_by_clients({})
     for asked, logits in zip(runs.logits(held), runs.logits(x), strict=True):
         by_temperature = nll_at_temperatures(mixture(asked[None]), y_held)
         t = fitted_temperature([{**by_temperature, "num-examples": len(y_held)}]) or 1.0
-        yield {
-            "temperature": t,
-            "held_out": float(cross_entropy(asked / t, y_held)),
-            "nll": float(cross_entropy(logits / t, y)),
-            "accuracy": float((logits.argmax(1) == y).float().mean()),
-        }
+        score = {"held_out": float(cross_entropy(asked / t, y_held))}
+        if tested:
+            score["temperature"] = t
+            score["nll"] = float(cross_entropy(logits / t, y))
+            score["accuracy"] = float((logits.argmax(1) == y).float().mean())
+        yield score
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def tables(results: Path) -> Iterator[str]:
     yield maker.table(["fresh seeds", "side", "setting"], scored, SCORES)
     yield maker.tests_table("pair", maker.AT_T, differences(fresh, PAIRS), BOUND)
     for head, rival, more in EQUAL:
-        found = {f"{name}, {count} epochs": row
+        found = {f"{name}, epochs: {count}": row
                  for (name, count), row in equal(cells, rival, more).items()}  # fmt: skip
         yield maker.tests_table(head, maker.AT_T, found, BOUND)
 
@@ -114,18 +114,20 @@ def differences(rows: pd.DataFrame, several: Any) -> dict[str, Any]:
 def picture(results: Path) -> maker.Figure:
     """Return curvature's lead over FedAvg against local epochs, by skew, with 95 % intervals."""
     cells = pd.read_csv(results / "cells.csv")
-    figure, panels = maker.panels(8.5, 3.2, 1, 2, sharey=True)
+    figure, panels = maker.panels(6.0, 2.4, 1, 2, sharey=True)
     for axes, (head, rival, more) in zip(panels, EQUAL, strict=True):
         found = equal(cells, rival, more)
-        for condition, color in COLOURS.items():
+        for aside, (condition, color) in enumerate(COLOURS.items()):
             own = {count: row for (name, count), row in found.items() if name.startswith(condition)}
             mean = [row.mean for row in own.values()]
             reach = [row.high - row.mean for row in own.values()]
-            axes.errorbar([*own], mean, reach, fmt="o-", capsize=2, color=color, label=condition)
+            x = [count * (0.95 + 0.05 * aside) for count in own]
+            axes.errorbar(x, mean, reach, fmt=".-", linewidth=1, color=color, label=condition)
         axes.axhline(0, color="black", linewidth=1)
-        axes.set_title(head, fontsize=9)
-        axes.set_xlabel("curvature's local epochs a round")
+        axes.set_title(head, fontsize=8)
+        axes.set_xlabel("curvature's local epochs a round", fontsize=8)
+        axes.tick_params(labelsize=7)
         maker.log_ticks(axes, (1, 2, 5, 10))
-    panels[0].set_ylabel("NLL at T, curvature − FedAvg")
-    panels[0].legend(frameon=False)
+    panels[0].set_ylabel("NLL at T, curvature − FedAvg", fontsize=7)
+    panels[1].legend(frameon=False, fontsize=7)
     return figure

@@ -158,6 +158,12 @@ def test_no_text_of_a_table_makes_a_long_line(folder):
             assert longest <= SCREEN + 200, (words, longest, (out + errors)[:500])
 
 
+def written(folder):
+    """The content of each file of a folder."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
 def test_of_two_commands_with_one_output_one_writes_it_whole_and_the_other_says_so(folder):
     kept = {}
     for times, place in ((1, "alone"), (3, "one-of-three")):
@@ -168,7 +174,7 @@ def test_of_two_commands_with_one_output_one_writes_it_whole_and_the_other_says_
             if code:
                 said = one_line(errors)
                 assert "is being written by process" in said or "does not exist yet" in said
-        kept[place] = {file.name: file.read_bytes() for file in (folder / place).iterdir()}
+        kept[place] = written(folder / place)
         assert kept[place] == kept["alone"]
     assert not list(folder.glob(".*partial*"))
     done = commands(folder, "predict", "run", "rows.csv", "--output", "p.csv", times=2)
@@ -177,4 +183,4 @@ def test_of_two_commands_with_one_output_one_writes_it_whole_and_the_other_says_
         assert len(list(csv.DictReader(file))) == 60
     done = commands(folder, *words, "--force", times=2)
     assert any(code == 0 for code, *_ in done)
-    assert {file.name: file.read_bytes() for file in (folder / place).iterdir()} == kept["alone"]
+    assert written(folder / place) == kept["alone"]

@@ -29,6 +29,29 @@ def test_it_has_the_form_of_flower_s_baselines():
 
 
 @pytest.mark.slow
+def test_a_seed_that_was_interrupted_goes_on(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.chdir(tmp_path)
+    from babfl import client_app, server_app
+
+    def started(app=client_app.app, **words):
+        config = {**PROJECT["tool"]["flwr"]["app"]["config"], **SMALL, "rounds": 2, **words}
+        server_app.app(InlineGrid(app, 2, config), Context(1, 1, {}, RecordDict(), config))
+
+    left, answer = iter("ab"), client_app.app
+
+    def cut_off(message, context):  # by its third message for training
+        if message.metadata.message_type == "train" and next(left, None) is None:
+            raise KeyboardInterrupt
+        return answer(message, context)
+
+    with pytest.raises(KeyboardInterrupt):
+        started(cut_off)
+    started(resume="last")
+    assert [line["round"] for line in lines(Path("results/digits-RKLB-n3-seed0"))] == [0, 1, 2]
+
+
+@pytest.mark.slow
 def test_two_seeds_make_a_row(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(FOLDER)
     monkeypatch.chdir(tmp_path)

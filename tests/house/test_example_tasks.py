@@ -106,6 +106,9 @@ def test_it_is_scored_on_labelled_examples_as_in_the_run(ended, monkeypatch):
     expected = trained.task.judged(trained.predict(held.x[:7]), held.y[:7])
     for score, value in expected.items():
         np.testing.assert_allclose(table[score][0], value, rtol=1e-3, atol=1e-5)
+    invoke("report", "run", "--own-code")
+    for page in (Path("evaluation", "report.md"), Path("run", "report.md")):
+        assert "Every pixel or label counts by itself" in page.read_text()
     with pytest.raises(SettingError, match="several classes"):
         invoke("predict", "run", "new.npz", "--own-code", "--error-rate", 0.1, "--force")
 

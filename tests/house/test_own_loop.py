@@ -2,12 +2,14 @@
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from flwr.app import Context, RecordDict
+from flwr.cli.config_utils import validate_config
 
 from fedbary.gaussian import Factor, Posterior, kl_divergence
 from fedbary.server_app.engine.inline import InlineGrid
@@ -22,6 +24,16 @@ def app(monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(text, "app.py", "exec"), module.__dict__)
     return module
+
+
+def test_flower_takes_the_project(tmp_path):
+    """It looks for `client = …` and `server = …` in the text, before it imports the file."""
+    text = PAGE.read_text("utf-8")
+    (tmp_path / "app.py").write_text(
+        re.findall(r"```python\n# app.py\n(.*?)```", text, re.DOTALL)[-1]
+    )
+    project = tomllib.loads(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0])
+    assert validate_config(project, project_dir=tmp_path) == (True, [], [])
 
 
 def test_its_divergence_is_the_kl_but_for_a_constant(app):

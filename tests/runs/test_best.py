@@ -222,8 +222,10 @@ def test_runs_of_different_length_share_tables_and_reports(tables):
     assert dict(found["round"]) == {"stopped": best["round"], "plain": 3}
     assert found.loc["stopped", "nll"] == pytest.approx(best["nll"], rel=1e-5)
     assert sorted(Results.of(table, folder).last["round"]) == sorted(found["round"])
-    header, rows = compared.scores_table(compared.read_runs(list(runs.values())))
-    assert header == ["result", "run", "plain"] and rows[0] == ["round", str(best["round"]), "3"]
+    table = compared.with_arms(compared.read_runs(list(runs.values())))
+    header, rows = compared.runs_table(table)
+    at = header.index("round")
+    assert [(row[0], row[at]) for row in rows] == [("run", str(best["round"])), ("plain", "3")]
     write_report(folder)
     report = (folder / "report.md").read_text(encoding="utf-8")
     assert "after the round that is best by nll on validation data or after the last" in report

@@ -110,7 +110,10 @@ def test_a_run_goes_on_to_the_same_bits_is_loaded_and_reported(tmp_path, monkeyp
         fedbary.load(tmp_path / name, own_code=True).posterior for name in ("whole", "run")
     )
     assert all(torch.equal(whole.log_var[name], run.log_var[name]) for name in whole.log_var)
-    assert RULE["rule"] in write_report(tmp_path / "whole").with_suffix(".md").read_text()
+    assert (
+        RULE["rule"]
+        in write_report(tmp_path / "whole", own_code=True).with_suffix(".md").read_text()
+    )
 
 
 @pytest.mark.parametrize("words", [RULE, METHOD, ATTACK])

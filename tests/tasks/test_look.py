@@ -146,7 +146,7 @@ def test_each_fault_has_a_line_with_what_to_do_and_a_sound_table_has_none():
     south.loc[0, "height"] = 1e9
     lines = findings(look_at(sites))
     for what, todo in {
-        "column age: a number far from all others repeats at north": "missing_words=",
+        "columns age, months: a number far from all others repeats at north": "missing_words=",
         "column name holds names or notes": "leave_out=",
         "column born holds dates": "days since",
         "column weight holds numbers as text": "with a point",

@@ -32,11 +32,15 @@ def _own(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
     table = write_table(folder / "texts.csv", texts(90))
     network = write_model(folder / "model")
+    times = (f"{1 + k % 17},{k % 2},{k * k % 11}" for k in range(90))
+    (folder / "times.csv").write_text("\n".join(["days,died,age", *times]))
+    OWN["survival"] = {"dataset": str(folder / "times.csv"), "target": "days", "event": "died"}
     OWN["text"] = {"dataset": str(table), "text": "body", "backbone": network, "min_examples": 1}
 
 
 def settings(name, **changes):
-    quick = {"engine": "inline", "clients": 3, "rounds": 1, "local_epochs": 1, "samples": 3}
+    quick = {"engine": "inline", "clients": 3, "rounds": 1, "samples": 3}
+    quick |= {} if name in ("glm", "survival") else {"local_epochs": 1}
     return resolve({"task": name, **quick, **OWN.get(name, {}), **changes})
 
 
