@@ -18,7 +18,6 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from fedbary.client_app.discretion import AnswerRefused, discretion
-from fedbary.client_app.limits import count
 from fedbary.client_app.node import Job, job_of
 from fedbary.data.digest import checksum
 from fedbary.errors import SettingError
@@ -29,6 +28,7 @@ from fedbary.predictive.projection import STRENGTHS, projected
 from fedbary.runs.commit import APP_KEY, app_digest
 from fedbary.runs.data_kept import require_same_site
 from fedbary.runs.ending import spare_imports
+from fedbary.runs.provenance import versions
 from fedbary.scores.coverage import moments
 from fedbary.scores.metrics import label_share_weights
 from fedbary.seeds import seed_of_draws
@@ -161,7 +161,8 @@ def query(message: Message, context: Context) -> Message:
     for note in job.task.site_notes(site, job.signature):
         log(INFO, "%s", note)
     if site.partition is None and job.node.keeps_in is None:
-        log(INFO, "no state-path: the site does not check whether its data change within a run")
+        log(INFO, "no state-path: the site keeps no record, and does not check whether its data "
+            "change within a run")  # fmt: skip
     reply = MetricRecord(
         {
             "partition-id": -1 if site.partition is None else site.partition,
@@ -171,8 +172,14 @@ def query(message: Message, context: Context) -> Message:
             "label-counts": job.task.label_counts(job.shard, job.signature),
         }
     )
-    named = ConfigRecord({"name": site.name, "content": job.content or checksum_of(job)})
-    return count(job, Message(RecordDict({"metrics": reply, "site": named}), reply_to=message))
+    words = {"name": site.name, "content": job.content or checksum_of(job), **software()}
+    named = ConfigRecord(words)
+    return job.counted(Message(RecordDict({"metrics": reply, "site": named}), reply_to=message))
+
+
+def software() -> dict[str, str]:
+    """Return the digest of this process's code of fedbary, and the versions that it runs with."""
+    return {"code": app_digest(), "versions": json.dumps(versions())}
 
 
 def checksum_of(job: Job) -> str:
@@ -198,7 +205,7 @@ def ask(message: Message, context: Context) -> Message:
         answer = answer_of_held_out(job, model, config, told)
     else:
         answer = job.task.answer(question, job.shard, config, told)
-    return count(job, Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message))
+    return job.counted(Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message))
 
 
 def train(message: Message, context: Context) -> Message:
@@ -227,7 +234,7 @@ def train(message: Message, context: Context) -> Message:
             on, seed = Tested(*scored), scoring_seed(job, request.round)
             found = task.client_scores(model, on, job.facts, seed)
             metrics |= {f"local-{name}": value for name, value in found.items()}
-    return count(job, request.reply(node.attacked(fitted, request.received), metrics))
+    return job.counted(request.reply(node.attacked(fitted, request.received), metrics))
 
 
 def evaluate(message: Message, context: Context) -> Message:
@@ -236,7 +243,7 @@ def evaluate(message: Message, context: Context) -> Message:
     request = Request.read(message, job.node.keeps_in)
     scores = evaluation_scores(job, request, _model(job.node.settings, job.signature))
     metrics = MetricRecord({"num-examples": len(job.shard.y_held_out), **scores})
-    return count(job, Message(RecordDict({"metrics": metrics}), reply_to=message))
+    return job.counted(Message(RecordDict({"metrics": metrics}), reply_to=message))
 
 
 @lru_cache(maxsize=2)

@@ -8,19 +8,20 @@ counts what it sends, and stops long before. This prevents that attack; it is no
 from __future__ import annotations
 
 import json
-import math
 from logging import WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr.app import Message
 
+from fedbary.data.sites import Limits
 from fedbary.errors import SettingError
 from fedbary.runs.whole import locked, write_whole
 from fedbary.strategies.internals import log
+from fedbary.strategies.wire import numbers_of
 
 if TYPE_CHECKING:
-    from fedbary.client_app.node import Job
+    from fedbary.client_app.node import Node
 
 SENT = "sent.json"
 """The file in a site's state folder that says how many numbers it has sent."""
@@ -30,43 +31,34 @@ class LimitReached(ValueError):
     """The site answers no more; the message may go to the server."""
 
 
-def require_size(job: Job) -> None:
+def require_size(limits: Limits | None, rows: int, columns: int) -> None:
     """Raise a LimitReached unless a site has rows enough for what it is asked."""
-    limits = job.limits
-    if limits is None:
-        return
-    rows, columns = _rows(job), math.prod(job.held.x.shape[1:])
-    if rows < limits.min_rows or columns > limits.max_columns * rows:
+    if limits is not None and (rows < limits.min_rows or columns > limits.max_columns * rows):
         log(WARNING, "%d rows with %d columns: the site tells nothing of them (min-rows=%d, "
             "max-columns=%g)", rows, columns, limits.min_rows, limits.max_columns)  # fmt: skip
         raise LimitReached("this site has too few rows for so many columns")
 
 
-def count(job: Job, reply: Message) -> Message:
+def count(node: Node, limits: Limits | None, rows: int, columns: int, reply: Message) -> Message:
     """Return a reply once its numbers are counted; a LimitReached where they pass the budget.
 
     Over all runs the site sends budget times n (p + 1) numbers, for n rows of p columns and a
     target. The counter is on disk before the reply leaves.
     """
-    limits = job.limits
     if limits is None or not limits.budget:
         return reply
-    if (folder := job.node.keeps_in) is None:
+    if (folder := node.keeps_in) is None:
         allowed = "a folder in the node config: the site counts there what it has sent"
         raise SettingError("state-path", "none", allowed)
-    most = int(limits.budget * _rows(job) * (math.prod(job.held.x.shape[1:]) + 1))
+    most = int(limits.budget * rows * (columns + 1))
     with locked(folder):
-        sent = _sent(folder / SENT) + _numbers(reply)
+        sent = _sent(folder / SENT) + numbers_of(reply.content)
         if sent > most:
             log(WARNING, "The next answer would make %d numbers over all runs, budget=%g allows %d:"
                 " the site answers no more", sent, limits.budget, most)  # fmt: skip
             raise LimitReached("this site has told as much of its rows as its budget allows")
         write_whole(folder / SENT, json.dumps({"numbers": sent}).encode())
     return reply
-
-
-def _rows(job: Job) -> int:
-    return len(job.held.y) + len(job.held.y_held_out)
 
 
 def _sent(file: Path) -> int:
@@ -81,11 +73,3 @@ def _sent(file: Path) -> int:
         pass
     allowed = "the file as the site wrote it; without it the site would tell more"
     raise SettingError(str(file), "a damaged counter", allowed)
-
-
-def _numbers(reply: Message) -> int:
-    """Return how many numbers a reply holds."""
-    arrays = reply.content.array_records.values()
-    held = sum(math.prod(array.shape) for record in arrays for array in record.values())
-    metrics = [v for record in reply.content.metric_records.values() for v in record.values()]
-    return held + sum(len(value) if isinstance(value, list) else 1 for value in metrics)

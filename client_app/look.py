@@ -7,8 +7,9 @@ from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from fedbary.client_app.answers import require_same_app
+from fedbary.client_app.answers import require_same_app, software
 from fedbary.client_app.discretion import AnswerRefused
+from fedbary.client_app.limits import count, require_size
 from fedbary.client_app.node import node_of
 from fedbary.data.frame import Frame
 from fedbary.data.tables import Choice
@@ -29,22 +30,25 @@ def look(message: Message, context: Context) -> Message:
     if not isinstance(task, Rows):
         raise SettingError("task", node.settings.task, "tables or regression")
     table = task.table(site)
+    columns = _told(table, task.choice)
+    limits = task.disclosure(site) if site.partition is None else None
+    require_size(limits, table.count, len(columns))
     if "question" in config:
-        question, told = str(config["question"]), _told(table, task.choice)
+        question = str(config["question"])
         if question == "columns":
-            for line in own_lines(table, told):
+            for line in own_lines(table, columns):
                 log(WARNING, "%s", one_line(f"{site.name}: {line}", SCREEN))
         log(INFO, "answers a look: %s", question)
-        found = answer(question, told, config)
+        found = answer(question, columns, config)
         words = {key: found.pop(key) for key in WORDS if key in found}
     else:
         require_same_app(config)
         part = -1 if site.partition is None else site.partition
         found = {"partition-id": part, "num-partitions": site.partitions, "label-counts": []}
         found |= {"num-examples": table.count, "num-held-out": 0}
-        words = {"name": site.name, "content": ""}
+        words = {"name": site.name, "content": "", **software()}
     records = RecordDict({"metrics": MetricRecord(found), "site": ConfigRecord(words)})
-    return Message(records, reply_to=message)
+    return count(node, limits, table.count, len(columns), Message(records, reply_to=message))
 
 
 @lru_cache(maxsize=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from fedbary import Posterior
 from fedbary.attacks import Attack, hostile_clients
-from fedbary.client_app.limits import require_size
+from fedbary.client_app.limits import count, require_size
 from fedbary.data.deal import Shard
 from fedbary.data.forms import one_state, user_path
 from fedbary.data.sites import Limits, Site, site_from
@@ -154,6 +155,16 @@ class Job:
         site = self.node.site
         return self.task.disclosure(site) if site.partition is None else None
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """The numbers of its rows and of their columns."""
+        held = self.held
+        return len(held.y) + len(held.y_held_out), math.prod(held.x.shape[1:])
+
+    def counted(self, reply: Message) -> Message:
+        """Return a reply once its numbers are counted, see `limits`."""
+        return count(self.node, self.limits, *self.size, reply)
+
     def client(self, request: Request, model: nn.Module) -> Client:
         """Return the client that answers a message with a network."""
         node, (x, y) = self.node, (self.shard.x, self.shard.y)
@@ -194,5 +205,5 @@ def job_of(message: Message, context: Context) -> Job:
         content = "" if node.site.partition is None else task.content
     prepared = task.prepared(held, facts) if facts else held
     job = Job(node, task, signature, facts, held, prepared, raw, content)
-    require_size(job)
+    require_size(job.limits, *job.size)
     return job

@@ -80,6 +80,8 @@ _TABLE = re.compile(r"(<!-- made: (\w+) -->\n\n.*\n.*\n)(?:\|.*\n)*")
 
 _MEANINGS = {
     "name": ("the site's name: its own word, or `site` and eight digits of a digest", "–", "name"),
+    "code": ("a digest of its code of fedbary", "–", ""),
+    "versions": ("versions of fedbary, Python and the libraries that it runs with", "–", ""),
     "content": ("a hash of the shared data set, or 32 bits of one of its own data", "–", ""),
     "partition-id": ("which part of a shared data set it holds; −1 for data of its own", "–", ""),
     "num-partitions": ("of how many", "–", ""),

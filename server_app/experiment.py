@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid
@@ -33,7 +33,7 @@ from fedbary.server_app.beginning import (
 )
 from fedbary.server_app.calibrating import calibrate
 from fedbary.server_app.clocked import clock_of, require_room_for_draws, rounds_of, strategy_of
-from fedbary.server_app.grids import Guarded, attacked, guarded, watched
+from fedbary.server_app.grids import Guarded, Recorded, attacked, guarded, watched
 from fedbary.server_app.recorder import Recorder
 from fedbary.server_app.roster.asker import Asker
 from fedbary.server_app.roster.member import Member, left_out_of, require_enough
@@ -206,7 +206,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         require_virtual_time(settings)
     if simulated:
         grid.pull_interval = POLL_SECONDS  # type: ignore[attr-defined]
-    grid = watched(grid, settings.rounds)
+    record = Recorded(grid, folder)
+    grid = watched(cast(Grid, record), settings.rounds)
     task = task_of(settings)
     signature = task.signature()
     for note in task.notes():
@@ -225,7 +226,17 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     keys = read_site_keys(before) if before else {}
     forgotten = forgotten_sites(before) if before else ()
     left_out = left_out_of(settings, forgotten, left_out_sites(folder) if checkpoint else ())
-    roster = Roster(grid, settings, signature, keys, simulated, left_out, agreed, task.content)
+    roster = Roster(
+        grid,
+        settings,
+        signature,
+        keys,
+        simulated,
+        left_out,
+        agreed,
+        task.content,
+        noted=record.left_out,
+    )
     roster.gather()
     if simulated:
         require_counted(settings.clients, roster.members)
@@ -237,6 +248,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         if is_whole(folder):
             lengthen_locked(folder, settings)
         results = reopened_folder(folder, settings, checkpoint)
+        record.note("resumed", round=checkpoint.round)
+    record.begin()
 
     asker = Asker(grid, roster, settings.round_timeout)
     facts = facts_of(task, results, asker, roster, beginning, agreed)
@@ -271,7 +284,9 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         recorder.finish()
     except BaseException as error:
         recorder.give_up(error)
+        record.note("stopped", reason=type(error).__name__)
         if isinstance(error, Stalled):
             raise RunError(f"{error}: {way_back(folder, settings, error.round)}") from None
         raise
+    record.note("end")
     log(INFO, "Results: %s", folder)

@@ -1,7 +1,8 @@
-"""Grids around another: replies read one by one, counted, or replaced by an omniscient attack."""
+"""Grids around another: replies read one by one, recorded, counted, or replaced by an attack."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 import time
@@ -16,10 +17,14 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from torch import Tensor
 
 from fedbary.attacks import OmniscientAttack, hostile_clients
+from fedbary.runs.location import RECORD
 from fedbary.runs.progress import PROGRESS_VARIABLE, Progress
+from fedbary.runs.record import append, entry, who
 from fedbary.server_app.roster.member import Member
 from fedbary.settings.config import Settings
 from fedbary.strategies.internals import ErrorCode, with_content
+from fedbary.strategies.wire import digest_of, size_of, words_of
+from fedbary.texts import SCREEN, one_line
 
 POLL_SECONDS = 3.0
 """Flower's own."""
@@ -99,6 +104,103 @@ class Guarded:
             reason = f"its message cannot be read ({type(error).__name__})"
             failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
             return [Message(failure, reply_to=self._asked[message_id])]
+
+
+TOLD_BY_SITES = ("name", "content", "code", "versions")
+"""What the record keeps of a site's words on itself."""
+
+LONGEST = 2000
+"""Characters of one of these words that are kept."""
+
+
+class Recorded:
+    """Another grid, whose messages are recorded in a run's folder, a line for each as it passes.
+
+    Lines wait until `begin` is called: a run that has not begun leaves none.
+
+    Parameters
+    ----------
+    grid : Grid
+        The other grid; its arrays are as they travel.
+    folder : Path
+        The run's.
+    """
+
+    def __init__(self, grid: Grid, folder: Path) -> None:
+        self._grid, self._file = grid, folder / RECORD
+        self._run = grid.run.run_id
+        self._waiting: list[dict[str, Any]] | None = []
+        self._numbers = itertools.count(1)
+        self._asked: dict[str, int] = {}
+        self.note("start", **who())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def begin(self) -> None:
+        """Write the lines that wait, and from now on each at once."""
+        waiting, self._waiting = self._waiting or [], None
+        append(self._file, waiting)
+
+    def note(self, event: str, **words: Any) -> None:
+        """Record an event."""
+        line = entry(event, self._run, **words)
+        if self._waiting is None:
+            append(self._file, [line])
+        else:
+            self._waiting.append(line)
+
+    def left_out(self, node: int, why: str) -> None:
+        """Record that a node takes no part."""
+        self.note("left out", node=str(node), reason=one_line(why, SCREEN))
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Push messages; return their ids."""
+        messages = list(messages)
+        numbers = [self._ask(message) for message in messages]
+        ids = list(self._grid.push_messages(messages))
+        self._asked.update(zip(ids, numbers, strict=False))  # none if they are too large
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Pull the replies that have come."""
+        replies = list(self._grid.pull_messages(message_ids))
+        for reply in replies:
+            self._answer(reply, self._asked.pop(reply.metadata.reply_to_message_id, None))
+        return replies
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Send messages, and return the replies."""
+        messages = list(messages)
+        numbers = {message.metadata.dst_node_id: self._ask(message) for message in messages}
+        replies = list(self._grid.send_and_receive(messages, timeout=timeout))
+        for reply in replies:
+            self._answer(reply, numbers.get(reply.metadata.src_node_id))
+        return replies
+
+    def _ask(self, message: Message) -> int:
+        number, node = next(self._numbers), str(message.metadata.dst_node_id)
+        size = size_of(message.content)
+        self.note("asked", number=number, node=node, **words_of(message), **size)
+        return number
+
+    def _answer(self, reply: Message, number: int | None) -> None:
+        met = reply.metadata
+        words: dict[str, Any] = {"number": number, "id": met.reply_to_message_id}
+        words["node"] = str(met.src_node_id)
+        if reply.has_error():
+            self.note("error", **words, reason=one_line(str(reply.error.reason), SCREEN))
+            return
+        try:
+            said = {**reply.content.config_records.get("site", {})}
+            words |= size_of(reply.content)
+            words["digest"] = digest_of(reply.content)
+        except Exception as error:  # noqa: BLE001 - a stranger's content may raise any error
+            words["unreadable"], said = type(error).__name__, {}
+        told = {key: str(said[key])[:LONGEST] for key in TOLD_BY_SITES if key in said}
+        self.note("answered", **words, **({"site": told} if told else {}))
 
 
 def attacked(grid: Grid, settings: Settings, members: Callable[[], Iterable[Member]]) -> Grid:

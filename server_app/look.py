@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from logging import INFO
 from pathlib import Path
+from typing import cast
 
 from flwr.app import Context, MessageType
 from flwr.serverapp import Grid, ServerApp
@@ -15,7 +16,7 @@ from fedbary.data.layout import Layout
 from fedbary.errors import SettingError
 from fedbary.runs.location import claimed_folder
 from fedbary.server_app.experiment import begun
-from fedbary.server_app.grids import guarded
+from fedbary.server_app.grids import Recorded, guarded
 from fedbary.server_app.roster.asker import Asker
 from fedbary.server_app.roster.roster import Roster
 from fedbary.settings.config import Settings, resolve
@@ -39,10 +40,13 @@ def main(grid: Grid, context: Context) -> None:
         settings = resolve({"task": "tables", **given_in(context.run_config)})
         simulated = is_simulated(grid)
         with claimed_folder(settings, Path.cwd()) as folder:
-            found = hold(grid if simulated else guarded(grid), settings, simulated)
+            record = Recorded(grid if simulated else guarded(grid), folder)
+            found = hold(cast(Grid, record), settings, simulated)
             for line in lines(found):
                 log(INFO, "%s", line)
             write(found, folder, force=True)
+            record.begin()
+            record.note("end")
         log(INFO, "Look: %s", folder)
 
 

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from fedbary import __version__
 from fedbary.commands.experiments import compare, report, sweep
-from fedbary.commands.use import OwnCode, coefficients, evaluate, export, forget, predict
+from fedbary.commands.use import OwnCode, audit, coefficients, evaluate, export, forget, predict
 from fedbary.errors import SettingError, Stopped, last_words
 from fedbary.texts import SCREEN, one_line
 
@@ -238,6 +238,7 @@ app.command()(evaluate)
 app.command()(coefficients)
 app.command()(export)
 app.command()(forget)
+app.command()(audit)
 
 
 def main() -> None:

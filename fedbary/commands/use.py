@@ -375,6 +375,32 @@ def export(
     print(f"Model: {model}, {several if held else 'in closed form'}")
 
 
+def audit(
+    run: Run,
+    records: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[SITE_RECORD ...]", show_default="those in RUN"),
+    ] = None,
+) -> None:
+    """Show who made a run, and what was asked and sent, by the server's and the sites' records.
+
+    RUN is a run's folder. SITE_RECORD is a site's own record, or its folder `state-path`.
+
+    The command prints starts and ends, versions, sites with digests of their data, times of the
+    rounds, messages with their numbers and bytes, and refusals. Then it compares the records,
+    message by message. The last line is a digest of the run's folder. Exit status 1: the records
+    differ.
+
+    Examples: `fedbary audit runs/RUN`; `fedbary audit runs/RUN north/record/123.jsonl`.
+    """
+    from fedbary.report.audit import audit as audited
+
+    lines, agrees = audited(run, records or [])
+    print("\n".join(lines))
+    if not agrees:
+        raise typer.Exit(1)
+
+
 def evaluate(
     run: Run,
     data: Data,

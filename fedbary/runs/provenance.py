@@ -35,10 +35,14 @@ def write_settings(folder: Path, content: Mapping[str, Any]) -> None:
 
 def made_with(settings: Settings) -> dict[str, Any]:
     """Return the provenance of a run made here."""
-    versions = {"fedbary": __version__, "python": platform.python_version()}
-    versions |= {package: _version(package) for package in PACKAGES}
     device = str(torch_device(settings))
-    return {"device": device, "versions": versions, "commit": git_commit(ROOT)}
+    return {"device": device, "versions": versions(), "commit": git_commit(ROOT)}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of fedbary, Python and the packages on which a run's bits depend."""
+    here = {"fedbary": __version__, "python": platform.python_version()}
+    return here | {package: _version(package) for package in PACKAGES}
 
 
 def is_made_alike(content: Mapping[str, Any], settings: Settings) -> bool:

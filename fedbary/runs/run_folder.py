@@ -55,6 +55,7 @@ class RunFolder:
     - `signature.json`: what all sites agree on, the shape and the classes or the columns;
     - `data.json` and `data-rows.safetensors`: the digest of the server's data, see `data_kept`;
     - `metrics.jsonl`: one line per round, flushed;
+    - `record.jsonl`: who, when, and each message in numbers and bytes, see `fedbary.runs.record`;
     - `checkpoint-<round>.safetensors`: the state after a round; the last two are kept,
       the last from which a round counted, and with `keep_best` the best round's;
     - with `conformal`: `conformal.json`, thresholds and each site's histograms, see

@@ -289,6 +289,8 @@ class Roster:
         The hash of the named data set; a node that reads another is left out. "" for no data set.
     kind : str
         Type of the message that asks a node for its data.
+    noted : callable
+        Takes a node that is left out, and the reason.
     """
 
     def __init__(
@@ -302,7 +304,9 @@ class Roster:
         agreed: Mapping[str, Any] | None = None,
         content: str = "",
         kind: str = MessageType.QUERY,
+        noted: Callable[[int, str], None] = lambda node, why: None,
     ) -> None:
+        self._noted = noted
         self._grid = grid
         self._settings = settings
         self._signature = signature
@@ -532,6 +536,7 @@ class Roster:
         self._part(node)
         if self._refused.add(node, why):
             log(WARNING, "%s is left out: %s", called, why)
+            self._noted(node, str(why))
 
     def _part(self, node: int) -> None:
         """Drop a member and its claims."""

@@ -40,7 +40,7 @@ def finished(tmp_path_factory):
 
 def test_a_run_folder_holds_settings_metrics_posterior_and_pictures(finished):
     assert {path.name for path in finished.iterdir()} == {
-        "settings.yaml", "metrics.jsonl", "posterior.safetensors", "partition.png",
+        "settings.yaml", "metrics.jsonl", "record.jsonl", "posterior.safetensors", "partition.png",
         "learning-curves.png", "reliability.png", "signature.json",
         "data.json", "data-rows.safetensors",
         "checkpoint-0001.safetensors", "checkpoint-0002.safetensors",

@@ -36,7 +36,8 @@ def finished(tmp_path_factory):
 
 def test_diabetes_is_what_task_regression_runs_on(finished):
     assert {path.name for path in finished.iterdir()} == {
-        "settings.yaml", "metrics.jsonl", "posterior.safetensors", "networks.safetensors",
+        "settings.yaml", "metrics.jsonl", "record.jsonl", "posterior.safetensors",
+        "networks.safetensors",
         "signature.json", "data.json", "data-rows.safetensors",
         "standardiser.safetensors", "learning-curves.png", "coverage.png",
         "checkpoint-0001.safetensors", "checkpoint-0002.safetensors",

@@ -33,7 +33,8 @@ def finished(tmp_path_factory):
 
 def test_a_run_folder_holds_scores_pictures_and_what_standardises(finished):
     assert {path.name for path in finished.iterdir()} == {
-        "settings.yaml", "metrics.jsonl", "posterior.safetensors", "standardiser.safetensors",
+        "settings.yaml", "metrics.jsonl", "record.jsonl", "posterior.safetensors",
+        "standardiser.safetensors",
         "signature.json", "data.json", "data-rows.safetensors",
         "partition.png", "learning-curves.png", "reliability.png", "roc.png",
         "checkpoint-0001.safetensors", "checkpoint-0002.safetensors",
