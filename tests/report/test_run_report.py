@@ -128,7 +128,7 @@ def test_the_report_of_a_glm_is_its_coefficients(tmp_path):
     words = {"task": "glm", "terms": "`mean area` `mean texture`", "clients": 3}
     run_inline(resolve({"engine": "inline", "pictures": False, **words}), tmp_path / "run")
     write_report(tmp_path / "run")
-    text = (tmp_path / "run" / "run.md").read_text("utf-8")
+    text = (tmp_path / "run" / "report.md").read_text("utf-8")
     table = load(tmp_path / "run").coefficients().table
     assert "## Coefficients" in text and "figures/forest.png" in text
     for line in table.itertuples():
