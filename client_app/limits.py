@@ -1,4 +1,4 @@
-"""What a site of its own rows tells at most: the size that it needs, and a budget over all runs.
+"""Limits of a site with its own rows: the size that it needs, and a budget over all runs.
 
 T gradients and Hessians of n rows with p columns are T (p + p (p + 1) / 2) equations for the n p
 numbers of the rows. If there are more equations than numbers, the rows can be found. So a site

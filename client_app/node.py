@@ -151,7 +151,7 @@ class Job:
 
     @property
     def limits(self) -> Limits | None:
-        """What the site tells of its rows at most; None for no bound, as in a simulation."""
+        """Limits of what the site tells of its rows; None for no bound, as in a simulation."""
         site = self.node.site
         return self.task.disclosure(site) if site.partition is None else None
 

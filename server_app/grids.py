@@ -107,7 +107,7 @@ class Guarded:
 
 
 TOLD_BY_SITES = ("name", "content", "code", "versions")
-"""What the record keeps of a site's words on itself."""
+"""Entries of the record from a site's words on itself."""
 
 LONGEST = 2000
 """Characters of one of these words that are kept."""

@@ -80,6 +80,7 @@ class Federation:
         Is given the replies whose metrics are averaged.
     doubt : callable, optional
         Takes the server and a reply, and returns why no rows give this reply; "" if some may.
+        None: any may.
     """
 
     trainers: Choose | None = None
@@ -90,7 +91,7 @@ class Federation:
     evaluate_limit: Limit | None = None
     known_metrics: Mapping[str, tuple[float, float]] | None = None
     listener: Listener | None = None
-    doubt: Callable[[Server, Reply], str] = lambda server, reply: ""
+    doubt: Callable[[Server, Reply], str] | None = None
 
     def client(self, node_id: int) -> str:
         """Return the name by which a method knows the client of a node."""

@@ -617,7 +617,9 @@ class MethodStrategy(FedAvg):
         server, memory = self._server(names.read(sent), blanks), self.memory
         doubt = self.admission.federation.doubt
         try:
-            if said := next(filter(None, (doubt(server, each) for each in replies)), ""):
+            if doubt and (
+                said := next(filter(None, (doubt(server, each) for each in replies)), "")
+            ):
                 raise ValueError(said)
             result, memory.pending = self.pace.aggregate(self.method, server, replies)
         except (ArithmeticError, torch.linalg.LinAlgError) as error:

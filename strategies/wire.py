@@ -1,4 +1,4 @@
-"""What a message is on its way, in words and numbers, for both sides' records of a run."""
+"""A message on its way, in words and numbers, for both sides' records of a run."""
 
 from __future__ import annotations
 

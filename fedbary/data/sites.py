@@ -20,7 +20,7 @@ losses and scores, and its answers to a task's questions, such as sums of column
 
 @dataclass(frozen=True)
 class Limits:
-    """What a site tells of its rows at most, over all runs; the server cannot loosen it.
+    """Limits of what a site tells of its rows, over all runs; the server cannot loosen them.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Site:
     withheld : frozenset of str
         Facts of `WITHHOLDABLE` that it does not tell the server.
     limits : Limits, optional
-        What it tells of its rows at most; None for what the task says.
+        Limits of what it tells of its rows; None for the task's.
     """
 
     name: str

@@ -121,7 +121,7 @@ class Design:
     terms : sequence of Term
         The terms, see `require_columns`.
     layout : Layout
-        Of the rows.
+        Layout of the rows.
     references : mapping of str to str
         For each column of levels the one that has no column.
     knots : mapping of Factor to Tensor

@@ -58,7 +58,7 @@ FLAGGED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 @dataclass(frozen=True)
 class Goals:
-    """What thresholds are chosen by.
+    """Aims by which thresholds are chosen.
 
     Attributes
     ----------

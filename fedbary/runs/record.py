@@ -54,7 +54,7 @@ def append(file: Path, entries: Iterable[Mapping[str, Any]], private: bool = Fal
     entries
         The lines.
     private
-        Whether a new file is its owner's alone.
+        True: a new file is its owner's alone.
     """
     text = b"".join(json.dumps({**each}).encode() + b"\n" for each in entries)
     descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600 if private else 0o666)

@@ -1,4 +1,4 @@
-"""How the weights of a last layer become coefficients in the columns' own units."""
+"""Coefficients in the columns' own units, from the weights of a last layer."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Contrasts:
     terms : tuple of str
         Name of each of t terms.
     units : tuple of str
-        What each is compared with: ``per 1`` of a number, or the reference of a level.
+        The comparison of each: ``per 1`` of a number, or the reference of a level.
     outcomes : tuple of str
         Name of each of o outcomes: a class against another, or the target.
     columns, outputs : Tensor
         Each term as a combination of features and bias, (t, features + 1), and each outcome as one
         of outputs, (o, outputs), float64.
     link : str
-        What exp(β) is: a ratio of odds, rates or hazards. identity: β is a difference.
+        Meaning of exp(β): a ratio of odds, rates or hazards. identity: β is a difference.
     offset : Tensor
         c, (o, t) float64.
     rows, events : Tensor

@@ -24,7 +24,7 @@ class Family:
     nll : callable
         See `Nll`; convex in the outputs.
     link : str
-        What exp of a coefficient is: a ratio of odds, rates, hazards. identity: a difference.
+        Meaning of exp of a coefficient: a ratio of odds, rates, hazards. identity: a difference.
     classes : bool
         True: targets are classes 0, 1, … by their places, and the first class has output 0. False:
         targets are (n, 2), a number and its offset.

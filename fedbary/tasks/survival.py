@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 OF, EVENT_TIMES, INTERVALS = "of", "event-times", "intervals"
-"""What a question is of, if not of columns: times of events, or events and time by interval."""
+"""Subjects of questions other than columns: times of events, or events and time by interval."""
 
 LOG_RANK = "log-rank"
 """The name of the question for a site's part of the log-rank tests."""

@@ -97,7 +97,7 @@ class Factors:
     Attributes
     ----------
     contrasts : Contrasts
-        What the p coefficients are.
+        Meaning of the p coefficients.
     turn, mode : ndarray
         Rᵀ, (p, p), and v, (p,).
     prior_precision : float
@@ -228,7 +228,7 @@ class Factors:
 
 
 class Heterogeneity(NamedTuple):
-    """How the own estimates of sites differ; NaN where too few are known."""
+    """Differences of the sites' own estimates; NaN where too few are known."""
 
     sites: float
     q: float
@@ -279,11 +279,11 @@ class Coefficients:
     table : DataFrame
         A line for each coefficient, see `tabulated`.
     title : str
-        What it is of.
+        The run and its method.
     notes : tuple of str
         Lines on rows that are not used, and on what to beware of.
     factors : Factors
-        What it is made of.
+        The factors that it is made of.
     level : float
         Level of all intervals.
     """

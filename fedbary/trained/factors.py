@@ -105,7 +105,7 @@ def of_laplace(
     method, model, state
         The run's method, its global model and its state at the server.
     contrasts
-        What the coefficients are.
+        Meaning of the coefficients.
     seen
         Rows of each site by its name.
     """

@@ -159,7 +159,7 @@ def judged(
     y, units
         Targets, and the group of each example (N,), see `units_of`.
     known
-        Whether the groups are independent; if not there are no intervals.
+        True: the groups are independent. Else there are no intervals.
     """
     first = next(iter(predictions))
 

@@ -25,13 +25,13 @@ AT = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 """Quantiles of all sites' rows together."""
 
 TOGETHER = "together"
-"""What a table calls all sites."""
+"""Name of all sites in a table."""
 
 MOST_LINES = 120
 """Lines of the table on the screen; beyond, it has those of all sites together alone."""
 
 NOTHING = "the sites' columns agree"
-"""What is said without a finding."""
+"""The line without a finding."""
 
 ACROSS, MOST_SHOWN = 4, 12
 """Pictures in a row; levels, or cells of a site, in one."""

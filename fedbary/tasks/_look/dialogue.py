@@ -91,7 +91,7 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What the sites have told.
+    """Answers of the sites.
 
     Attributes
     ----------

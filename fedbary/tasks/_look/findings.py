@@ -1,4 +1,4 @@
-"""What a look has found: a sentence each, the gravest first, with what to do."""
+"""Findings of a look: a sentence each, the gravest first, with what to do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OF_KIND = {
     MIXED: "holds numbers and words; missing_words= names words that stand for a missing value",
     AS_TEXT: "holds numbers as text, such as 1,5 or 5 %; write them with a point and no sign",
 }
-"""What is said of a column of a kind that no model takes."""
+"""Lines on columns of kinds that no model takes."""
 
 
 def findings(look: Look) -> list[str]:

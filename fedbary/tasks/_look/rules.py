@@ -1,4 +1,4 @@
-"""What a site tells about its own table in a look, and what it keeps.
+"""Rules of a site in a look: the numbers that it tells, and those that it keeps.
 
 A message holds no minimum, no maximum, no count of 1 to 4 rows and no name that so few rows have:
 
@@ -58,12 +58,12 @@ RARE = ""
 """The name under which rare levels are counted together."""
 
 SOME = -1
-"""What stands for one to four missing cells."""
+"""The count that stands for one to four missing cells."""
 
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What a site tells of a column.
+    """A site's answer on a column.
 
     Attributes
     ----------
