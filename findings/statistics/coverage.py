@@ -1,4 +1,4 @@
-"""How often 95 % intervals of a slope hold the truth: python -m findings.statistics.coverage.
+"""The share of 95 % intervals that hold the truth: python -m findings.statistics.coverage.
 
 Each federation is the mathematics of a run of `task=glm` with a common intercept, without messages:
 tests/trained/test_coefficients.py and tests/tasks/test_glm.py hold that a run gives the same.

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.ipynb"))
 BY_NIGHT = (
     "first-federation", "is-it-calibrated", "one-round", "reproduce-the-paper", "texts",
-    "your-own-model", "your-own-sites",
+    "risk-factors", "your-own-model", "your-own-sites",
 )  # fmt: skip
 """Those that take a minute of two cores; their commands are run by other tests, too."""
 SHORTER = {
