@@ -7,7 +7,7 @@ import json
 import math
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Array, Message, RecordDict
 
 
 def words_of(message: Message) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def digest_of(content: RecordDict) -> str:
     found = hashlib.sha256()
     for name in sorted(content):
         for key, value in sorted(content[name].items()):
-            if name in content.array_records:
+            if isinstance(value, Array):
                 head = [name, key, value.dtype, [*value.shape], value.stype, len(value.data)]
                 found.update(json.dumps(head).encode())
                 found.update(value.data)

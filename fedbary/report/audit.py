@@ -42,15 +42,16 @@ class Exchange:
 
     def differences(self, told: Event) -> Iterator[str]:
         """Yield in what a site's line differs."""
-        sides = [(self.asked, told["asked"], "was asked", ("numbers", "bytes"))]
+        asked = ("numbers", "bytes")
+        sides: list[tuple[Event, Event, str, Sequence[str]]]
+        sides = [(self.asked, told["asked"], "was asked", asked)]
         if ("answered" in told) != (self.came["event"] == "answered"):
             ours, theirs = "an answer", "an error"
             if "answered" in told:
                 ours, theirs = theirs, ours
             yield f"the server has {ours}, the site {theirs}"
         elif "answered" in told:
-            names = ("numbers", "bytes", "digest")
-            sides.append((self.came, told["answered"], "sent", names))
+            sides.append((self.came, told["answered"], "sent", (*asked, "digest")))
         for server, site, verb, names in sides:
             for name in names:
                 if server.get(name) != site.get(name):
