@@ -376,6 +376,10 @@ class Admission:
             self.tally.fail(self._could_not_train(r, server_round, form) for r in replies)
         return admitted
 
+    def _first_refusal(self, server_round: int) -> str:
+        """Return the reason of a round's first refusal; "" if there is none."""
+        return next((f"; {r.reason}" for r in self.refusals if r.round == server_round), "")
+
     def all_need_client(self, server_round: int, replies: int) -> bool:
         """Return whether a round's replies all say that the client cannot read its message."""
         found = [r for r in self.refusals if r.round == server_round and NEEDS_CLIENT in r.reason]
@@ -433,7 +437,7 @@ class Admission:
             admitted, self.num_admitted = accepted, len(accepted)
             if len(admitted) < self.min_replies:
                 few = f"{len(admitted)} replies admitted, {self.min_replies} needed"
-                self.tally.skip(server_round, few)
+                self.tally.skip(server_round, few + self._first_refusal(server_round))
                 return None
             records = [arrays_of(reply) for reply in admitted]
             far = [farness(records, form.like, keys) for keys in form.kinds]

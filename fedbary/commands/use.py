@@ -379,12 +379,12 @@ def audit(
     run: Run,
     records: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[SITE_RECORD ...]", show_default="those in RUN"),
+        typer.Argument(metavar="[RECORD ...]", show_default="those in RUN"),
     ] = None,
 ) -> None:
     """Show who made a run, and what was asked and sent, by the server's and the sites' records.
 
-    RUN is a run's folder. SITE_RECORD is a site's own record, or its folder `state-path`.
+    RUN is a run's folder. RECORD is a site's own record, or its folder `state-path`.
 
     The command prints starts and ends, versions, sites with digests of their data, times of the
     rounds, messages with their numbers and bytes, and refusals. Then it compares the records,

@@ -239,7 +239,7 @@ def _refusals(run: Path, events: Sequence[Event], names: Mapping[Any, str]) -> l
 def _files(place: Path) -> list[Path]:
     found = sorted((place / SITE_RECORDS).glob("*.jsonl")) if place.is_dir() else [place]
     if not found:
-        raise SettingError("SITE_RECORD", str(place), "a site's record, or its state-path")
+        raise SettingError("RECORD", str(place), "a site's record, or its state-path")
     return found
 
 

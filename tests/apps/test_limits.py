@@ -14,7 +14,7 @@ from runs_of import lines as lines_of
 
 from fedbary import client_app
 from fedbary.data.sites import site_from
-from fedbary.errors import SettingError
+from fedbary.errors import RunError, SettingError
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
@@ -92,6 +92,15 @@ def test_a_site_past_its_budget_keeps_its_last_factor_in_the_federation(nodes, t
     assert partly[-1]["admitted"] == 2
     of_all, of_part, of_two = (line[-1]["nll"] for line in (lines, partly, without))
     assert abs(of_part - of_all) < 0.01 * abs(of_two - of_all)
+
+
+def test_a_run_whose_sites_have_all_told_enough_ends_with_the_reason(nodes, tmp_path):
+    _, sent, _ = federate(nodes, tmp_path)
+    for each in nodes:
+        budget = 0.7 * sent["a"] / (ROWS * (COLUMNS + 1))
+        each |= {"budget": budget, "state-path": f"{tmp_path}/new {each['name']}"}
+    with pytest.raises(RunError, match="has told as much of its rows as its budget allows"):
+        federate(nodes, tmp_path, rounds=20)
 
 
 def test_a_small_site_answers_nothing(nodes, tmp_path):
