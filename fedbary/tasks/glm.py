@@ -56,12 +56,16 @@ from fedbary.tasks._values import (
     Graph,
     Loss,
     Outcome,
+    Question,
     Scored,
 )
 from fedbary.texts import listed
 
 FEWEST_EVENTS, FEW_EVENTS = 5, 10
 """Events for each column, below which a run is refused, and below which it is warned of."""
+
+EQUAL, FEWEST_EQUAL = "equal", 5
+"""The question for rows that equal another, and the fewest that a site tells."""
 
 RANK = 1e-8
 """Part of a column's variance that others may leave, at or below which it counts as none."""
@@ -291,13 +295,18 @@ class Glm(Rows):
         """Return a site's rows of each class; empty where there are none."""
         return torch.bincount(held.y) if self.family.classes else torch.zeros(0)
 
+    def notes(self) -> tuple[str, ...]:
+        """Return lines on the settings' table."""
+        return (*super().notes(), *_of_names(self.held.groups))
+
     def site_notes(self, site: Site, signature: Layout) -> tuple[str, ...]:
         """Return lines on a site's own table."""
         notes = super().site_notes(site, signature)
         if site.partition is not None:
             return notes
-        least = self.disclosure(site).min_cell
-        gone = int((~common_rows(self.load(site.data_path, signature).x, least)).sum())
+        least, table = self.disclosure(site).min_cell, self.load(site.data_path, signature)
+        notes = (*notes, *_of_names(table.groups))
+        gone = int((~common_rows(table.x, least)).sum())
         said = (
             f"{gone} rows hold a level, or one of two values, of fewer than {least} rows: left out"
         )
@@ -357,7 +366,16 @@ class Glm(Rows):
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> dict[str, Any]:
-        """Answer with sums of the columns and targets, or of the terms' columns and products."""
+        """Answer with sums of columns and targets, or of the terms' columns and products.
+
+        A further question is how many rows equal another: 0 if fewer than five do, or by chance.
+        """
+        if question == EQUAL:
+            widths = [max(1, len(levels)) for _, levels in self.signature().columns]
+            parts = shard.x.split(widths, 1)
+            cells = [part.argmax(1) if part.shape[1] > 1 else part[:, 0] for part in parts]
+            many = copies(torch.stack([each.double() for each in (*cells, shard.y)], 1))
+            return {"count": len(shard.y), "equal": many * (many >= FEWEST_EQUAL)}
         if question not in (_sums.NAME, _sums.MOMENTS):
             return super().answer(question, shard, asked, tensors)
         layout = self.signature()
@@ -398,6 +416,7 @@ class Glm(Rows):
         facts["knots"] = yield from self._ask_knots(sums)
         also = {f"all-{name}": facts[name].tolist() for name in ("mean", "knots")}
         design = self.design(layout, facts)
+        facts["equal"] = yield from self._ask_equal()
         of_terms = Standardiser.from_sums((yield from _sums.ask(len(design.names), also=also)))
         self._require_spread(design, of_terms.std, facts)
         return {**facts, **(yield from self._ask_turn(design, of_terms, facts, also))}
@@ -416,6 +435,23 @@ class Glm(Rows):
             most = int(events / FEWEST_EVENTS)
             allowed = f"at most {most} columns, for {FEWEST_EVENTS} {called} each"
             raise SettingError("terms", f"{columns} columns and {events:.0f} {called}", allowed)
+
+    def _ask_equal(self) -> Dialogue[Tensor]:
+        """Ask how many rows equal another of their site; return the sum, (1,)."""
+
+        def read(metrics: Mapping[str, Any], most: int) -> int:
+            rows, equal = _sums.count(metrics, most), int(metrics["equal"])
+            if not 0 <= equal < rows:
+                raise ValueError(f"it claims that {equal} of {rows} rows equal another")
+            return equal
+
+        answers = yield Question(EQUAL, read, {})
+        return torch.tensor([float(sum(answers))], dtype=torch.float64)
+
+    def _equal(self, facts: Facts) -> tuple[str, ...]:
+        many = int(facts.get("equal", torch.zeros(1)))
+        said = f"{many} rows equal another of their site. Intervals take each row as one more"
+        return (f"{said}: they are too narrow if it is a copy",) if many else ()
 
     def _ask_knots(self, sums: Sums) -> Dialogue[Tensor]:
         """Ask for the quantiles of all splines' columns, one after the other."""
@@ -510,7 +546,7 @@ class Glm(Rows):
         lines = [f"no row at any site has {listed(gone)}: no coefficient"] if gone else []
         if events < FEW_EVENTS * columns:
             lines.append(f"{events:.0f} {called} for {columns} columns: intervals are too narrow")
-        return tuple(lines)
+        return (*lines, *self._equal(facts))
 
     def _alive(self, facts: Facts) -> Tensor:
         turn = facts["turn"]
@@ -578,6 +614,7 @@ class Glm(Rows):
             (rows * torch.where(of_levels, shares, 1.0)).round().expand_as(offset),
             events[:, None].where(~of_levels, torch.nan),
             float(facts["degrees"][0]) if "degrees" in facts else math.inf,
+            self._equal(facts),
         )
 
     def _counted(self, facts: Facts) -> tuple[float, Tensor]:
@@ -706,6 +743,29 @@ def _references(text: str) -> dict[str, str]:
         found[match[1] or match[2]] = match[3] or match[4]
         place = match.end()
     return found
+
+
+def _of_names(groups: Tensor | None) -> tuple[str, ...]:
+    """Return a line if several rows have one name."""
+    said = "Intervals take each row alone: they are too narrow if rows of one name are alike"
+    return () if groups is None else (said,)
+
+
+def copies(rows: Tensor) -> int:
+    """Return how many rows (N, C) equal an earlier one; 0 if below a tenth, or as by chance.
+
+    If columns were independent, a row would equal one of the N − 1 others with probability 1 − (1 −
+    Π_c p_c)^(N − 1). Here p_c is the share of its value in column c among these. Columns that
+    depend on each other make more rows equal.
+    """
+    others, share = max(1, len(rows) - 1), torch.ones(len(rows)).double()
+    for column in rows.T:
+        _, place, count = column.unique(return_inverse=True, return_counts=True)
+        share *= (count[place] - 1) / others
+    rate = float(-torch.expm1(others * torch.log1p(-share.clamp_max(1 - 1e-9))).mean())
+    spread = 3 * math.sqrt(rate * (1 - rate) * len(rows))
+    found = len(rows) - len(rows.unique(dim=0))
+    return found if found > max(rate * len(rows) + spread, len(rows) / 10) else 0
 
 
 def common_rows(x: Tensor, least: int) -> Tensor:

@@ -163,7 +163,8 @@ class Survival(Glm):
         levels = dict(held.layout.columns).get(column)
         if levels is None:
             names = [name for name, _ in held.layout.columns]
-            raise CellError("event", column, perhaps(column, held.source, names))
+            allowed = f"a column that varies: {perhaps(column, held.source, names)}"
+            raise CellError("event", column, allowed)
         if levels and self.own.event not in held.layout.features:
             allowed = (
                 f"the level that is the event: {listed([f'{column}={v}' for v in levels[:5]])}"
@@ -322,7 +323,7 @@ class Survival(Glm):
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return logarithms of hazard ratios, and of the baseline's hazards or their ratios."""
         found = super().contrasts(signature, facts)
-        found = replace(found, notes=(*self._tests(signature, facts),))
+        found = replace(found, notes=(*found.notes, *self._tests(signature, facts)))
         if self.own.family == "cox":
             return found
         turn = facts["turn"].view(len(self._alive(facts)), -1).double()

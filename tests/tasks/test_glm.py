@@ -22,6 +22,7 @@ from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid, run_inline
 from fedbary.settings.config import parse_overrides, resolve
 from fedbary.tasks import task_of
+from fedbary.tasks.glm import copies
 
 FLAT = {"prior_std": 1000.0}
 """A prior that adds nothing to the likelihood, as statsmodels has none."""
@@ -265,6 +266,30 @@ def test_predictions_are_those_of_the_pooled_fit(tmp_path):
         oracle = sm.GLM(y, x, family=law, exposure=exposure).fit(tol=1e-12).fittedvalues.to_numpy()
         said = found.probs[:, 1] if family == "binomial" else found.mean
         assert said.numpy() == pytest.approx(oracle, rel=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_of_few_values_are_no_copies_and_copies_are(seed):
+    rng = np.random.default_rng(seed)
+    few = rng.integers(0, [2, 3, 5, 2], (400, 4))
+    numbers = np.concatenate([few, rng.normal(size=(400, 1)).round(1)], 1)
+    for rows in (few, numbers):
+        assert copies(torch.tensor(rows)) == 0
+    twice = numbers[np.r_[:400, rng.choice(400, 200)]]
+    assert copies(torch.tensor(twice)) >= 200
+
+
+def test_copies_of_rows_are_said_where_the_intervals_stand(tmp_path):
+    words = {"target": "died", "terms": "age sex stage", "reference": "sex=male"}
+    few = patients(300).assign(age=lambda rows: (rows.age / 20).round())  # equal by chance
+    for name, table in {"sound": few, "copied": pd.concat([patients(100)] * 4)}.items():
+        (tmp_path / name).mkdir()
+        held = table[["age", "sex", "stage", "died"]].sample(frac=1, random_state=0)
+        run_inline(settings_of(tmp_path / name, held, **words), tmp_path / name / "run")
+        notes = fedbary.load(tmp_path / name / "run").coefficients().notes
+        cautions = lines(tmp_path / name / "run")[0].get("cautions", [])
+        assert any("equal another" in note for note in notes) == (name == "copied")
+        assert any("equal another" in line for line in cautions) == (name == "copied")
 
 
 def test_hospitals_with_own_files_have_the_fit_of_their_rows_and_the_server_has_none(tmp_path):
