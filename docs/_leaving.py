@@ -51,7 +51,7 @@ RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"method": "FedAG", "missing": "median", "holdout": 0.1, "conformal": 0.9},
         {"rule": "RKLB", "holdout": 0.1, "conformal": 0.9},
     ),
-    "glm": ({"terms": "`mean area` spline(`mean texture`,4)"},),
+    "glm": ({"terms": "`mean area` spline(`mean texture`,4)", "errors": "robust"},),
     "survival": ({"dataset": "times", "target": "days", "event": "died"},),
 }
 """Each task, with runs in which its sites tell most together."""
@@ -110,6 +110,8 @@ _MEANINGS = {
     "mean": ("mean size of its sets, or width of its intervals", "classes or the target", "scores"),
     "std": ("standard deviation of these", "classes or the target", "scores"),
     "tests": ("observed less expected events of levels, and covariances", "events", "answers"),
+    "clusters": ("rows, or groups of rows, whose scores it adds", "–", "answers"),
+    "products": ("sum of products of each two entries of their scores", "–", "answers"),
     "equal": ("rows that equal another; 0 if fewer than five, or by chance", "examples", "answers"),
     "repeated": ("1 for a column in which a number far from all others repeats", "–", "answers"),
     "seen": ("values of each column that are not missing", "examples", "answers"),
@@ -276,6 +278,7 @@ _SAID = {
     "query.ask log-rank": "answer: log-rank tests",
     "query.ask equal": "answer: equal rows",
     "query.ask noise": "answer: noise, after each round",
+    "query.ask scores": "answer: scores, with `errors=robust` or `site`, after the last round",
     "query.ask conformal": "answer: conformal, after the last round",
     "query.ask conformal-sizes": "answer: sizes of sets, after the last round",
     "query.look": "what it holds",

@@ -90,6 +90,24 @@ class Site:
     alone: tuple[np.ndarray, np.ndarray] | None = None
 
 
+class Sandwich(NamedTuple):
+    """What makes standard errors that hold where the model is wrong.
+
+    Attributes
+    ----------
+    products : ndarray
+        B, the sum of products of the clusters' scores by v, (p, p), times a correction.
+    degrees : float
+        Degrees of freedom of the intervals' t; infinite for a normal.
+    words : str
+        What the clusters are.
+    """
+
+    products: np.ndarray
+    degrees: float
+    words: str
+
+
 @dataclass(frozen=True, eq=False)
 class Factors:
     """The factors of a posterior of coefficients.
@@ -108,6 +126,8 @@ class Factors:
         Degrees of freedom of the intervals' t; infinite for a normal.
     summed : ndarray or None
         Σ P_k where the run holds no site's own.
+    sandwich : Sandwich or None
+        What the shown standard errors are made of; None: the precision.
     """
 
     contrasts: Contrasts
@@ -117,6 +137,7 @@ class Factors:
     sites: Mapping[str, Site]
     degrees: float = np.inf
     summed: np.ndarray | None = None
+    sandwich: Sandwich | None = None
 
     @cached_property
     def precision(self) -> np.ndarray:
@@ -150,8 +171,16 @@ class Factors:
 
     @property
     def stds(self) -> np.ndarray:
-        """Standard deviation of each coefficient, (p,)."""
+        """Standard deviation of each coefficient under the model, (p,)."""
         return np.asarray(np.linalg.norm(self.turn @ self.root, axis=1))
+
+    @property
+    def errors(self) -> np.ndarray:
+        """Standard error of each coefficient as the table shows it, (p,): √ of J Λ⁻¹ B Λ⁻¹ Jᵀ."""
+        if self.sandwich is None:
+            return self.stds
+        bread = self.turn @ self.root @ self.root.T
+        return np.sqrt(np.einsum("ij,jk,ik->i", bread, self.sandwich.products, bread))
 
     @property
     def prior_stds(self) -> np.ndarray:
@@ -383,7 +412,8 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
 
     told, (low, high) = factors.contrasts, ends(level)
     outcomes = len(told.outcomes)
-    estimates, stds, degrees = factors.estimates, factors.stds, factors.degrees
+    estimates, stds = factors.estimates, factors.errors
+    degrees = factors.sandwich.degrees if factors.sandwich else factors.degrees
     half = stdtrit(degrees, (1 + level) / 2) * stds
     own = {name: factors.own(name) for name in factors.sites}
     pairs = np.array(list(own.values())).reshape(-1, 2, len(stds))

@@ -24,15 +24,18 @@ from fedbary.methods._sums import SumsMethod, sites_of
 from fedbary.methods.newton import HESSIAN, POINT, Newton, mode_of
 from fedbary.methods.pvi import PVI
 from fedbary.runs.resume import rounds_before, sound_checkpoint
-from fedbary.runs.schema import CLIENTS, SETTLED
+from fedbary.runs.run_folder import tensors_of
+from fedbary.runs.schema import CLIENTS, ROUND, SETTLED
 from fedbary.settings.config import Settings
 from fedbary.tasks import INTERCEPT, Contrasts, are_levels
+from fedbary.tasks._sandwich import CLUSTERS, PRODUCTS, ROWS, SITES
 from fedbary.texts import listed
 from fedbary.trained.coefficients import (
     COLLINEAR,
     DIFFER,
     Coefficients,
     Factors,
+    Sandwich,
     Site,
     counted,
     ends,
@@ -94,6 +97,8 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
             seen = _seen(trained.rounds)
             factors = of_laplace(method, model, state, contrasts, seen)
         notes += _unsettled(trained, factors, state, anyway)
+        factors = with_sandwich(trained, factors, seen, anyway)
+        words += f"; {factors.sandwich.words}" if factors.sandwich else ""
     table = tabulated(factors, level)
     title = f"{settings.method}, {sum(seen.values()):.0f} rows of {len(seen)} sites: {words}"
     notes += _cautions(factors, table, level)
@@ -151,6 +156,44 @@ def of_newton(method: Newton, state: Tensors, contrasts: Contrasts) -> Factors:
     summed = q.T @ unpacked(state[HESSIAN], len(state[POINT])).numpy() @ q
     mode, prior = q.T @ mode_of(state).numpy(), method.prior_std**-2
     return Factors(contrasts, turn, mode, prior, {}, contrasts.degrees, summed)
+
+
+def with_sandwich(
+    trained: Trained, factors: Factors, seen: Mapping[str, float], anyway: bool
+) -> Factors:
+    """Return factors with what the sites told of their scores, if the settings ask for it.
+
+    For n rows, k parameters and G clusters B is multiplied by n/(n − k) for rows (HC1), and by
+    G/(G − 1) (n − 1)/(n − k) for groups and sites, whose t has G − 1 degrees of freedom.
+    """
+    how = dict(trained.settings).get("errors", "model")
+    if how == "model":
+        return factors
+    q, _ = basis(factors.contrasts)
+    told = (trained.folder / f"{trained.task.facts_last}.safetensors").exists()
+    held = tensors_of(trained.folder, trained.task.facts_last) if told else {}
+    sites = int(held.get(SITES, torch.zeros(1)))
+    now = told and int(held[ROUND]) == trained.rounds[-1][ROUND]
+    if not now or sites < len(seen):
+        if anyway:
+            return factors
+        allowed = "products of scores of all sites; --anyway (anyway=True) takes the model's errors"
+        said = f"{how}, and {sites if now else 0} of {len(seen)} sites told them at the mode"
+        raise SettingError("errors", said, allowed)
+    own = 0 if trained.task.predicts else len(seen) * len(factors.contrasts.outcomes)
+    rows, clusters = float(held[ROWS]), float(held[CLUSTERS])
+    left, by_rows = rows - len(factors.mode) - own, how == "robust" and clusters == rows
+    if min(left, clusters - 1) < 1:
+        allowed = f"more than {rows - left:.0f} rows, and two clusters"
+        raise SettingError("errors", f"{how}, and {rows:.0f} rows in {clusters:.0f}", allowed)
+    if by_rows:
+        scale, degrees, words = rows / left, factors.degrees, "robust standard errors (HC1)"
+    else:
+        scale, degrees = clusters / (clusters - 1) * (rows - 1) / left, clusters - 1
+        called = "sites, too small where these are few" if how == "site" else "groups"
+        words = f"standard errors by {clusters:.0f} {called}, t with {degrees:.0f} degrees"
+    products = q.T @ unpacked(held[PRODUCTS], len(q)).numpy() @ q
+    return replace(factors, sandwich=Sandwich(scale * products, degrees, words))
 
 
 def of_sums(method: SumsMethod, state: Tensors, contrasts: Contrasts) -> Factors:
