@@ -11,8 +11,10 @@ eigenvalues below 0, their absolute values count. The fixed point is the mode of
 the split. The posterior is N(v, Λ⁻¹) there.
 
 Only sums enter, in float64. So masks that cancel in the sum change nothing: the server learns no
-site's numbers (`masked=true`). The state holds sums alone, and no factor of a site. So a site that
-answers no more is not in the sums. After two rounds without it the others' sums count.
+site's numbers (`masked=true`). The state holds sums alone, and no factor of a site.
+
+It assumes that all sites answer in each round. A site that stays away is not in the sums: after two
+rounds without it those of the others count.
 
 Messages: down p weights; up 1 + p + p (p + 1)/2 numbers. Clients keep nothing.
 

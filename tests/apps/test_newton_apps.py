@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 from flwr.app import Array
+from flwr.clientapp import ClientApp
 from hostile_site import cut_off, run_with, run_with_a_hostile_site
 from runs_of import INLINE, lines, same, tensors
 from scipy.special import expit
@@ -46,15 +47,15 @@ def table_of(folder):
     return found["estimate"].to_numpy(), found["std"].to_numpy()
 
 
-def masked(seen, site=None):
-    """A client that adds to each number masks which it shares with each other site, in pairs."""
+def masked(settings, folder, seen, site=None):
+    """Run with a mod that adds to each number masks which it shares with each other site."""
 
-    def train(message, context):
-        me = context.node_config["partition-id"]
-        if me == site:
+    def masks(message, context, call_next):
+        me, trains = context.node_config["partition-id"], message.metadata.message_type == "train"
+        if me == site and trains:
             raise RuntimeError("this site is away")
-        reply = client_app.train(message, context)
-        for record in reply.content.array_records.values():
+        reply = call_next(message, context)
+        for record in reply.content.array_records.values() if trains else ():
             for key in sorted(record):
                 value = record[key].numpy()
                 assert value.dtype == np.float64
@@ -66,14 +67,18 @@ def masked(seen, site=None):
                 seen.append(value)
         return reply
 
-    return train
+    app = ClientApp(mods=[masks, client_app.apply_mods])
+    app.query()(client_app.query)
+    app.query("ask")(client_app.ask)
+    app.train()(client_app.train)
+    run(InlineGrid(app, SITES, settings.model_dump()), settings, folder)
 
 
 def test_masks_that_cancel_in_the_sum_give_the_same_table(tmp_path):
     """The server sees no site's numbers: each lies as far off as the masks."""
     run_with(chosen(tmp_path), tmp_path / "plain")
     seen = []
-    run_with(chosen(tmp_path, masked=True), tmp_path / "masked", train=masked(seen))
+    masked(chosen(tmp_path, masked=True), tmp_path / "masked", seen)
     (one, std), (other, others) = (table_of(tmp_path / name) for name in ("plain", "masked"))
     assert np.abs((other - one) / std).max() < 1e-6 and np.abs(others / std - 1).max() < 1e-6
     assert min(np.abs(value).max() for value in seen) > 1e3
@@ -82,8 +87,7 @@ def test_masks_that_cancel_in_the_sum_give_the_same_table(tmp_path):
 
 def test_masked_sums_of_some_sites_are_no_sums(tmp_path):
     with pytest.raises(RunError, match="masked: 'true, and 3 of 4 sites replied'"):
-        away = masked([], site=1)
-        run_with(chosen(tmp_path, masked=True), tmp_path / "run", train=away)
+        masked(chosen(tmp_path, masked=True), tmp_path / "run", [], site=1)
 
 
 def test_the_sums_of_the_others_count_once_a_site_stays_away(tmp_path, caplog):

@@ -330,8 +330,8 @@ def test_hospitals_with_own_files_have_the_fit_of_their_rows_and_the_server_has_
 def test_the_page_s_commands_are_runs(tmp_path, monkeypatch):
     text = (Path(__file__).parents[2] / "docs" / "howto" / "glm.md").read_text(encoding="utf-8")
     commands = re.findall(r"^fedbary (simulate|coefficients) (.*)$", text, re.MULTILINE)
-    assert len(commands) == 3
-    patients(300).to_csv(tmp_path / "patients.csv", index=False)
+    assert len(commands) == 6
+    patients(300).assign(patient=range(300)).to_csv(tmp_path / "patients.csv", index=False)
     monkeypatch.chdir(tmp_path)
     for command, words in commands:
         if command == "coefficients":
