@@ -9,6 +9,7 @@ from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid
 
@@ -23,6 +24,7 @@ from fedbary.runs.location import claimed_folder, is_whole, only_writer, require
 from fedbary.runs.own_code import code_config
 from fedbary.runs.resume import checkpoint_to_resume, lengthen_locked, way_back
 from fedbary.runs.run_folder import read_signature
+from fedbary.runs.schema import ROUND
 from fedbary.runs.sites import forgotten_sites, left_out_sites, read_site_keys
 from fedbary.server_app.beginning import (
     facts_of,
@@ -200,6 +202,15 @@ def _same_as_server(task: Task, roster: Roster) -> Iterator[str]:
         yield f"{said}: scores on new rows may be worse"
 
 
+def _ask_last(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[str, Any]) -> None:
+    """Put the task's last questions to the last round's sites, and keep what they tell."""
+    task, model = recorder.task, recorder.model.state_dict()
+    nodes = recorder.strategy.contributors or [member.node_id for member in roster.members]
+    if found := asker.hold(task.ask_last(model), nodes, config):
+        at = torch.tensor([float(recorder.results.result[ROUND])])
+        recorder.results.write_tensors(task.facts_last, {**found, ROUND: at})
+
+
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     simulated = is_simulated(grid)
     if not isinstance(grid, Guarded):
@@ -281,6 +292,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
             )
         recorder.settle()
         calibrate(recorder, roster, asker, config)
+        _ask_last(recorder, roster, asker, config)
         recorder.finish()
     except BaseException as error:
         recorder.give_up(error)

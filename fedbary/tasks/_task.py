@@ -105,6 +105,8 @@ class Task(ABC):
         True if a run without normalisation takes no sums of the sites' data but its method's.
     facts : str
         File name of the facts in the run folder; "" for a task without questions.
+    facts_last : str
+        File name of what it learns after the last round; "" for nothing.
     counts_classes : bool
         True if the answer to a question counts the examples of each class.
     known_metrics : mapping of str to (float, float)
@@ -123,6 +125,7 @@ class Task(ABC):
     one_class = True
     private = False
     facts = ""
+    facts_last = ""
     counts_classes = False
     known_metrics: Mapping[str, tuple[float, float]] = {}
     curves: tuple[Curve, ...]
@@ -383,6 +386,11 @@ class Task(ABC):
         last
             The line of the round before; empty at first.
         """
+        return {}
+        yield
+
+    def ask_last(self, model: Mapping[str, Tensor]) -> Dialogue[dict[str, Tensor]]:
+        """Ask all sites after the last round, whose model is given; return vectors to keep."""
         return {}
         yield
 

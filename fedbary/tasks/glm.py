@@ -38,6 +38,7 @@ from fedbary.errors import CellError, SettingError
 from fedbary.figures.sheet import BLUE
 from fedbary.inference._head import Profiled
 from fedbary.methods import Reply, Server, method_of
+from fedbary.methods.newton import Newton, vector_of
 from fedbary.methods.pvi import PVI
 from fedbary.parts.parameters import NameList
 from fedbary.predictive import Forecast, Prediction, Predictive
@@ -45,7 +46,7 @@ from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfRows
-from fedbary.tasks import _sums
+from fedbary.tasks import _sandwich, _sums
 from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._families import FAMILIES, Family, with_first
 from fedbary.tasks._rows import Rows
@@ -87,11 +88,21 @@ class OfTerms(OfRows):
     missing
         drop: rows with an empty cell in a used column are left out. refuse: stop. Means and
         indicators would bias coefficients.
+    errors
+        Standard errors. model: those of the model. robust: by the rows' own scores (HC1), also
+        where the model's variance is wrong; rows of one group count together. site: by each site's
+        total score, with t of sites − 1 degrees; too small where sites are few.
+    group
+        Column that names rows that belong together, such as a patient's, for errors=robust. A
+        simulation deals whole groups. none: each row stands alone, or an id that repeats is taken.
+        It is no term.
     """
 
     terms: str = "all"
     reference: str = "auto"
     missing: Literal["drop", "refuse"] = "drop"  # type: ignore[assignment]
+    errors: Literal["model", "robust", "site"] = "model"
+    group: str = "none"
 
 
 @dataclass(frozen=True)
@@ -123,9 +134,11 @@ def of_terms(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on settings of all models of terms."""
     own, words, task = settings.of_task(OfTerms), dict(settings), f"task={settings.task}"
     yield "dataset", settings.dataset != "none", f"the server's own table for {task}"
-    yield "method", settings.method == "PVI", f"PVI for {task}: its sites hold all covariances"
-    yield "inference", settings.inference == "laplace", f"laplace for {task}"
-    full = words.get("covariance") == "full"
+    by_sites = settings.method == "PVI"
+    known = by_sites or settings.method == "Newton"
+    yield "method", known, f"PVI for {task}, whose sites hold all covariances; or Newton, by sums"
+    yield "inference", not by_sites or settings.inference == "laplace", f"laplace for {task}"
+    full = not by_sites or words.get("covariance") == "full"
     yield "covariance", full, f"full for {task}: others give no standard errors"
     yield "model", settings.model == "linear", f"linear for {task}"
     yield "holdout", settings.holdout == 0, f"0 for {task}, which uses all rows"
@@ -149,6 +162,7 @@ class Glm(Rows):
 
     Parameters: type[OfTerms] = OfGlm
     reads = "data/tables read_labelled"
+    facts_last = "scores"
     conditions = (of_terms, of_glm)
     curves = ((schema.STEP, 1, "Largest step (standard errors)", BLUE),)
 
@@ -284,7 +298,8 @@ class Glm(Rows):
             return held
         least = self.disclosure(site).min_cell
         kept = common_rows(held.x, least)
-        held = replace(held, x=held.x[kept], y=held.y[kept])
+        groups = None if held.groups is None else held.groups[kept]
+        held = replace(held, x=held.x[kept], y=held.y[kept], groups=groups)
         few = [count for count in self._cells(held).tolist() if 0 < count < least]
         if few or not len(held.y):
             allowed = f"{least} rows or more, of each class or event, or none"
@@ -297,7 +312,13 @@ class Glm(Rows):
 
     def notes(self) -> tuple[str, ...]:
         """Return lines on the settings' table."""
-        return (*super().notes(), *_of_names(self.held.groups))
+        return (*super().notes(), *self._of_names(self.held.groups))
+
+    def _of_names(self, groups: Tensor | None) -> tuple[str, ...]:
+        """Return a line if several rows have one name, and count as if each were alone."""
+        said = "Intervals take each row alone: they are too narrow if rows of one name are alike"
+        one = f"{said}; errors=robust takes the rows of a name together"
+        return () if groups is None or self.own.errors != "model" else (one,)
 
     def site_notes(self, site: Site, signature: Layout) -> tuple[str, ...]:
         """Return lines on a site's own table."""
@@ -305,7 +326,7 @@ class Glm(Rows):
         if site.partition is not None:
             return notes
         least, table = self.disclosure(site).min_cell, self.load(site.data_path, signature)
-        notes = (*notes, *_of_names(table.groups))
+        notes = (*notes, *self._of_names(table.groups))
         gone = int((~common_rows(table.x, least)).sum())
         said = (
             f"{gone} rows hold a level, or one of two values, of fewer than {least} rows: left out"
@@ -332,7 +353,7 @@ class Glm(Rows):
             self._targets(*part, facts)
             for part in ((shard.x, shard.y), (shard.x_held_out, shard.y_held_out))
         )
-        return Shard(x, y, held_out, y_held_out, shard.independent)
+        return Shard(x, y, held_out, y_held_out, shard.independent, shard.groups)
 
     def label_counts(self, shard: Shard, signature: Layout) -> list[int]:
         """Return a shard's number of rows of each class; nothing for numbers."""
@@ -369,7 +390,10 @@ class Glm(Rows):
         """Answer with sums of columns and targets, or of the terms' columns and products.
 
         A further question is how many rows equal another: 0 if fewer than five do, or by chance.
+        The last one is about products of scores.
         """
+        if question == _sandwich.NAME:
+            return _sandwich.answer(shard, self.loss({}), tensors, self.own.errors == "site")
         if question == EQUAL:
             widths = [max(1, len(levels)) for _, levels in self.signature().columns]
             parts = shard.x.split(widths, 1)
@@ -552,6 +576,12 @@ class Glm(Rows):
         turn = facts["turn"]
         return turn.view(math.isqrt(len(turn)), -1).any(0)
 
+    def ask_last(self, model: Mapping[str, Tensor]) -> Dialogue[dict[str, Tensor]]:
+        """Ask for products of scores at the mode, if standard errors are made of them."""
+        if self.own.errors == "model":
+            return {}
+        return (yield from _sandwich.ask(model, len(vector_of(model))))
+
     def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
         """Return why rounds may end: one more has followed a step below 1e-3 standard errors."""
         last, by = lines[-2:], self.settings
@@ -571,10 +601,13 @@ class Glm(Rows):
         later, and for the prior of a site's own intercept.
         """
         by, method = dict(self.settings), method_of(self.settings)
-        plain = by["mode"] == "rounds" and by["start_from"] == "none" and by["kl_weight"] == 1
-        if not (plain and self.family.classes and isinstance(method, PVI)):
+        if isinstance(method, Newton) and (method.masked or (said := method.fault(reply))):
+            return "" if method.masked else f"no rows have such a Hessian: {said}"
+        whole = by["start_from"] == "none" and by.get("kl_weight", 1) == 1
+        plain = by["mode"] == "rounds" and whole
+        if not (plain and self.family.classes and isinstance(method, Newton | PVI)):
             return ""
-        bent, slope, spread = method.expanded.claimed(server, reply)
+        bent, slope, spread = method.claimed(server, reply)
         classes, every = len(facts["class_rows"]), float(facts["class_rows"].sum())
         rows = reply.weight if server.counted else every
         logits = rows * (math.log(max(classes - 1, 1)) / 2 + 0.67) ** 2
@@ -743,12 +776,6 @@ def _references(text: str) -> dict[str, str]:
         found[match[1] or match[2]] = match[3] or match[4]
         place = match.end()
     return found
-
-
-def _of_names(groups: Tensor | None) -> tuple[str, ...]:
-    """Return a line if several rows have one name."""
-    said = "Intervals take each row alone: they are too narrow if rows of one name are alike"
-    return () if groups is None else (said,)
 
 
 def copies(rows: Tensor) -> int:

@@ -85,6 +85,8 @@ class OfSurvival(OfTerms):
 def of_survival(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on settings."""
     own = settings.of_task(OfSurvival)
+    ranks = own.family != "cox" or own.errors == "model"
+    yield "errors", ranks, "model for family=cox: rows of a partial likelihood have no own scores"
     common = own.family == "cox" and own.intercepts == "common"
     yield "intercepts", not common, "auto or site for family=cox; family=hazard has a common one"
     risk = own.at == "auto" or (own.family == "hazard" and own.intercepts != "site")
@@ -216,7 +218,8 @@ class Survival(Glm):
         offset = times[row, interval].log() + log_rates(facts)[interval]
         intervals = torch.eye(self.own.intervals)[interval, : self.baselines]
         y = torch.stack([inside[row, interval], offset], 1)
-        return Shard(torch.cat([x[row], intervals], 1), y, *none)
+        groups = torch.arange(len(x)) if shard.groups is None else shard.groups
+        return Shard(torch.cat([x[row], intervals], 1), y, *none, groups=groups[row])
 
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
