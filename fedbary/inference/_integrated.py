@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedbary.inference._head import Profiled, slopes_and_hessians
 
-NODES, REACH = 81, 40.0
+NODES, REACH = 161, 40.0
 """Nodes of the integral, and how far below its largest logarithm the integrand is left out."""
 
 

@@ -24,15 +24,24 @@ def site(seed: int, rows: int, log_std: float, counts: bool) -> tuple[Tensor, Te
     return x, torch.bernoulli(outputs.sigmoid(), generator=draws).long(), weights
 
 
-def dense(x: Tensor, y: Tensor, counts: bool, point: Tensor) -> Tensor:
-    """Return the negative log-likelihood at (weights, log τ) by a fine grid."""
-    grid = torch.linspace(-70, 70, 14001, dtype=torch.float64)
+def log_joint(x: Tensor, y: Tensor, counts: bool, point: Tensor, grid: Tensor) -> Tensor:
+    """Return log p(y | a) p(a) at each a of a grid."""
     outputs, std = (x @ point[:-1])[:, None] + grid, point[-1].exp()
     if counts:
         log = (y[:, :1] * outputs - outputs.exp() - torch.lgamma(y[:, :1] + 1)).sum(0)
     else:
         log = (y[:, None] * outputs - torch.nn.functional.softplus(outputs)).sum(0)
-    log = log + torch.distributions.Normal(torch.zeros_like(std), std).log_prob(grid)
+    return log + torch.distributions.Normal(torch.zeros_like(std), std).log_prob(grid)
+
+
+def dense(x: Tensor, y: Tensor, counts: bool, point: Tensor) -> Tensor:
+    """Return the negative log-likelihood at (weights, log τ) by a fine grid where it counts."""
+    whole = torch.linspace(-70, 70, 14001, dtype=torch.float64)
+    with torch.no_grad():
+        log = log_joint(x, y, counts, point, whole)
+        ends = whole[log > log.max() - 60][[0, -1]]
+    grid = torch.linspace(*(ends + torch.tensor([-0.02, 0.02])).tolist(), 2001, dtype=torch.float64)
+    log = log_joint(x, y, counts, point, grid)
     return -(log.logsumexp(0) + (grid[1] - grid[0]).log())
 
 
