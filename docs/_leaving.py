@@ -72,7 +72,8 @@ _QUICK = {
     "local_epochs": 1, "samples": 2, "evaluate_clients": 1,
 }  # fmt: skip
 _LINEAR = {"task": "regression", "model": "linear", "noise": "learned", "holdout": 0}
-_NEEDED = ({}, {"server_fraction": 0.1}, {"local_epochs": 3}, {"rounds": 5}, _LINEAR)
+_TERMS = {"task": "glm", "holdout": 0}
+_NEEDED = ({}, {"server_fraction": 0.1}, {"local_epochs": 3}, {"rounds": 5}, _LINEAR, _TERMS)
 """What some methods need beside it, tried one after another."""
 
 _TABLE = re.compile(r"(<!-- made: (\w+) -->\n\n.*\n.*\n)(?:\|.*\n)*")
@@ -142,6 +143,9 @@ _ARRAYS = {
     "log_var/*": "log-variances along its descent",
     "gradient/*": "the gradient of the shared layers",
     "head/*": "what it tells of its own head's weights",
+    "sums/value": "sum of its negative log-likelihood at the server's point, nats",
+    "sums/gradient": "the gradient of this sum",
+    "sums/hessian": "the second derivatives of this sum: a number for each two weights",
     "sums/*": "means over its examples: shares, features by class, products of features",
     "curvature/*": "curvature of the last layer",
     "fairness/*": "its mean loss, in nats: the method needs it",

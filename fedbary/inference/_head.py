@@ -49,6 +49,13 @@ class Joint(ABC):
             found: Tensor = torch.autograd.functional.hessian(total, weights.flatten())
         return found
 
+    def expanded(self, head: Head, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return n times the loss at a vector of parameters, its gradient and its Hessian.
+
+        The vector is the layer's weights; a loss with further parameters has these behind them.
+        """
+        return head.of_layer(vector)
+
 
 @dataclass(frozen=True)
 class Profiled(Joint):
@@ -162,6 +169,18 @@ class Head:
         if isinstance(nll, Joint):
             return {"precision": packed(nll.hessian(self.features, weights, y))}
         return structure.expand(self.features, output_hessians(nll, self.features @ weights.T, y))
+
+    def expanded(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return `loss` at a vector of all parameters, its gradient (p,) and Hessian (p, p)."""
+        nll = self.local.nll
+        return nll.expanded(self, vector) if isinstance(nll, Joint) else self.of_layer(vector)
+
+    def of_layer(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return `expanded` where the parameters are the layer's weights, row by row."""
+        weights = vector.view(-1, self.features.shape[1])
+        loss, gradient = self.loss_and_gradient(weights)
+        held = self.curvature(Full(*weights.shape), weights)["precision"]
+        return loss, gradient.flatten(), unpacked(held, len(vector))
 
     def _of(self, outputs: Tensor) -> Tensor:
         return self.local.nll(outputs, self.local.y) * len(outputs)

@@ -177,6 +177,10 @@ class PVI(ServerFactorMethod):
         """Return the step in standard errors of full Laplace sites, which know these."""
         return self.expanded.step_length(model, state) if self.covariance == "full" else None
 
+    def claimed(self, server: Server, reply: Reply) -> tuple[float, float, float]:
+        """Return what a reply of a full site says of its rows, see `Expanded.claimed`."""
+        return self.expanded.claimed(server, reply)
+
     def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
         """Replace the sites of those that replied, and multiply all."""
         if self.covariance == "none":

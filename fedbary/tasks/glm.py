@@ -38,6 +38,7 @@ from fedbary.errors import CellError, SettingError
 from fedbary.figures.sheet import BLUE
 from fedbary.inference._head import Profiled
 from fedbary.methods import Reply, Server, method_of
+from fedbary.methods.newton import Newton
 from fedbary.methods.pvi import PVI
 from fedbary.parts.parameters import NameList
 from fedbary.predictive import Forecast, Prediction, Predictive
@@ -123,9 +124,11 @@ def of_terms(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on settings of all models of terms."""
     own, words, task = settings.of_task(OfTerms), dict(settings), f"task={settings.task}"
     yield "dataset", settings.dataset != "none", f"the server's own table for {task}"
-    yield "method", settings.method == "PVI", f"PVI for {task}: its sites hold all covariances"
-    yield "inference", settings.inference == "laplace", f"laplace for {task}"
-    full = words.get("covariance") == "full"
+    by_sites = settings.method == "PVI"
+    known = by_sites or settings.method == "Newton"
+    yield "method", known, f"PVI for {task}, whose sites hold all covariances; or Newton, by sums"
+    yield "inference", not by_sites or settings.inference == "laplace", f"laplace for {task}"
+    full = not by_sites or words.get("covariance") == "full"
     yield "covariance", full, f"full for {task}: others give no standard errors"
     yield "model", settings.model == "linear", f"linear for {task}"
     yield "holdout", settings.holdout == 0, f"0 for {task}, which uses all rows"
@@ -571,10 +574,13 @@ class Glm(Rows):
         later, and for the prior of a site's own intercept.
         """
         by, method = dict(self.settings), method_of(self.settings)
-        plain = by["mode"] == "rounds" and by["start_from"] == "none" and by["kl_weight"] == 1
-        if not (plain and self.family.classes and isinstance(method, PVI)):
+        if isinstance(method, Newton) and (method.masked or (said := method.fault(reply))):
+            return "" if method.masked else f"no rows have such a Hessian: {said}"
+        whole = by["start_from"] == "none" and by.get("kl_weight", 1) == 1
+        plain = by["mode"] == "rounds" and whole
+        if not (plain and self.family.classes and isinstance(method, Newton | PVI)):
             return ""
-        bent, slope, spread = method.expanded.claimed(server, reply)
+        bent, slope, spread = method.claimed(server, reply)
         classes, every = len(facts["class_rows"]), float(facts["class_rows"].sum())
         rows = reply.weight if server.counted else every
         logits = rows * (math.log(max(classes - 1, 1)) / 2 + 0.67) ** 2

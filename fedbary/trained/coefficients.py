@@ -103,9 +103,11 @@ class Factors:
     prior_precision : float
         λ; 0 for a flat prior.
     sites : mapping of str to Site
-        Each site's factor by its name.
+        Each site's factor by its name; empty where the run holds no more than their sum.
     degrees : float
         Degrees of freedom of the intervals' t; infinite for a normal.
+    summed : ndarray or None
+        Σ P_k where the run holds no site's own.
     """
 
     contrasts: Contrasts
@@ -114,12 +116,14 @@ class Factors:
     prior_precision: float
     sites: Mapping[str, Site]
     degrees: float = np.inf
+    summed: np.ndarray | None = None
 
     @cached_property
     def precision(self) -> np.ndarray:
         """Λ, (p, p)."""
         total = self.prior_precision * np.eye(len(self.mode))
-        return total + sum(site.precision for site in self.sites.values())
+        held = [site.precision for site in self.sites.values()]
+        return total + (sum(held) if self.summed is None else self.summed)
 
     @cached_property
     def root(self) -> np.ndarray:
@@ -216,7 +220,7 @@ class Factors:
         """Return the score test's p of one β for all sites, and the site that it is most due to.
 
         Σ r_kᵀ P_k⁻¹ r_k is χ² then. It needs no estimate of a site's own, so that a site of one
-        class counts, too. p is NaN for a single site.
+        class counts, too. p is NaN for a single site, and where no site's factor is known.
         """
         found, degrees = dict[str, float](), -len(self.mode)
         for name, site in self.sites.items():
@@ -224,7 +228,7 @@ class Factors:
             found[name] = float(step @ site.slope)
             degrees += rank
         p = float(chdtrc(degrees, sum(found.values()))) if degrees > 0 else np.nan
-        return p, max(found, key=found.__getitem__)
+        return p, max(found, key=found.__getitem__, default="")
 
 
 class Heterogeneity(NamedTuple):
@@ -321,6 +325,7 @@ class Coefficients:
         heads |= {f"HK {low}": f"HK [{left}", f"HK {high}": f"{right}]"}
         heads |= {site: site, f"{site} std": "std"} if site else {}
         heads |= {"rows": "rows", "events": "events", "flag": ""}
+        heads = {column: head for column, head in heads.items() if column in self.table}
         parts = [self.title, *self.notes]
         for outcome, lines in self.table.groupby("outcome", sort=False):
             names = [str(outcome), *map(_named, lines["term"], lines["unit"])]
@@ -348,10 +353,12 @@ class Coefficients:
         for outcome, lines in self.table.groupby("outcome", sort=False):
             slopes = (lines["unit"] != "").to_numpy()
             by = {c: (v * scales)[slopes] for c, v in lines.select_dtypes("float").items()}
-            random = np.array([by[f"HK {low}"], by[f"HK {high}"]])
-            random[:, ~((lines["p of Q"].to_numpy()[slopes] < DIFFER) | whole)] = np.nan
-            sites = np.array([[by[site], by[f"{site} std"]] for site in self.factors.sites])
-            both = np.array([by[low], by[high]])
+            both, known = np.array([by[low], by[high]]), list(self.factors.sites)
+            random, sites = np.full_like(both, np.nan), np.zeros((0, 2, both.shape[1]))
+            if known:
+                random = np.array([by[f"HK {low}"], by[f"HK {high}"]])
+                random[:, ~((by["p of Q"] < DIFFER) | whole)] = np.nan
+                sites = np.array([[by[site], by[f"{site} std"]] for site in known])
             panels[str(outcome)] = Forest(by["estimate"], both, random, sites)
         ratio = RATIOS.get(held.link, "")
         return forest(names, panels, ratio.capitalize() or "Difference", bool(ratio))
@@ -370,7 +377,7 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
     ``tau``, ``I2``, ``Q`` and ``p of Q`` of the sites' own estimates, ``random mean`` with its
     Hartung-Knapp interval (``HK``) and the interval of a ``new site``; ``shift by prior`` in
     standard deviations; ``flag``; and for each site its own estimate, its std, and the estimate
-    ``without`` it.
+    ``without`` it. Without sites' factors there is nothing from ``tau`` to ``new site``.
     """
     import pandas
 
@@ -379,7 +386,7 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
     estimates, stds, degrees = factors.estimates, factors.stds, factors.degrees
     half = stdtrit(degrees, (1 + level) / 2) * stds
     own = {name: factors.own(name) for name in factors.sites}
-    pairs = np.array(list(own.values()))
+    pairs = np.array(list(own.values())).reshape(-1, 2, len(stds))
     differ = [heterogeneity(pairs[:, 0, j], pairs[:, 1, j], level) for j in range(len(stds))]
     by = dict(zip(Heterogeneity._fields, np.array(differ).T, strict=True))
     columns: dict[str, Sequence[object] | np.ndarray] = {
@@ -400,18 +407,12 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
         "P(> 0)": stdtr(degrees, estimates / stds),
         "rows": list(map(counted, told.rows.flatten().tolist())),
         "events": list(map(counted, told.events.flatten().tolist())),
-        "tau": by["tau"],
-        "I2": by["i2"],
-        "Q": by["q"],
-        "p of Q": by["p"],
-        "random mean": by["mean"],
-        f"HK {low}": by["low"],
-        f"HK {high}": by["high"],
-        f"new site {low}": by["new_low"],
-        f"new site {high}": by["new_high"],
-        "shift by prior": factors.prior_shifts,
-        "flag": flags(factors),
     }
+    names = {"tau": "tau", "i2": "I2", "q": "Q", "p": "p of Q", "mean": "random mean"}
+    names |= {"low": f"HK {low}", "high": f"HK {high}"}
+    names |= {"new_low": f"new site {low}", "new_high": f"new site {high}"}
+    columns |= {called: by[name] for name, called in names.items()} if own else {}
+    columns |= {"shift by prior": factors.prior_shifts, "flag": flags(factors)}
     for name, (estimate, std) in own.items():
         columns |= {name: estimate, f"{name} std": std, f"without {name}": factors.without(name)}
     return pandas.DataFrame(columns)

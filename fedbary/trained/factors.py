@@ -1,15 +1,15 @@
 """The table of a run's coefficients, from the factors that its server holds.
 
-PVI's full Laplace sites are factors as they are. Sums of products are those of least squares under
-a flat prior: P_k = A_k/s² with the residual variance s² = RSS/(n − p). Sums of LDA and Ridge are of
-a linear model of each class's probability.
+PVI's full Laplace sites are factors as they are. Newton's sums are one factor of all sites. Sums of
+products are those of least squares under a flat prior: P_k = A_k/s² with the residual variance s² =
+RSS/(n − p). Sums of LDA and Ridge are of a linear model of each class's probability.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from fedbary.methods import method_of
 from fedbary.methods._expanded import OWN, RESIDUAL, SLOPE
 from fedbary.methods._method import Method, Tensors, by_client, whose
 from fedbary.methods._sums import SumsMethod, sites_of
+from fedbary.methods.newton import HESSIAN, POINT, Newton, mode_of
 from fedbary.methods.pvi import PVI
 from fedbary.runs.resume import rounds_before, sound_checkpoint
 from fedbary.runs.schema import CLIENTS, SETTLED
@@ -46,6 +47,12 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-6
 """A site's variance over that of all sites that is rounding: all of its targets are equal."""
+
+SUMS_ALONE = (
+    "No tau, Q, own estimates, nor estimates without a site: the server added the sites' numbers "
+    "and kept the sums alone. method=PVI keeps each site's"
+)
+"""The line on what a run of Newton does not tell."""
 
 FEW_EVENTS = 10
 """Events a coefficient below which a line warns."""
@@ -76,17 +83,26 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
                 "Estimates are differences of probabilities. The intervals take one variance for "
                 "all rows, which classes do not have; for odds ratios: " + BEGIN
             )
+        seen = {name: site.rows for name, site in factors.sites.items()}
     else:
-        assert isinstance(method, PVI)
-        seen = {c["site"]: c["num-examples"] for r in trained.rounds for c in r.get(CLIENTS, [])}
-        factors = of_laplace(method, model, state, contrasts, seen)
+        assert isinstance(method, Newton | PVI)
         words = f"mode and curvature, prior N(0, {method.prior_std:g}²)"
+        if isinstance(method, Newton):
+            seen, factors = _seen(trained.rounds[-1:]), of_newton(method, state, contrasts)
+            notes.append(SUMS_ALONE)
+        else:
+            seen = _seen(trained.rounds)
+            factors = of_laplace(method, model, state, contrasts, seen)
         notes += _unsettled(trained, factors, state, anyway)
     table = tabulated(factors, level)
-    rows = sum(site.rows for site in factors.sites.values())
-    title = f"{settings.method}, {rows:.0f} rows of {len(factors.sites)} sites: {words}"
+    title = f"{settings.method}, {sum(seen.values()):.0f} rows of {len(seen)} sites: {words}"
     notes += _cautions(factors, table, level)
     return Coefficients(table, title, tuple(notes), factors, level)
+
+
+def _seen(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the rows of each site by its name, by some rounds' lines."""
+    return {c["site"]: float(c["num-examples"]) for r in rounds for c in r.get(CLIENTS, [])}
 
 
 def basis(contrasts: Contrasts) -> tuple[np.ndarray, np.ndarray]:
@@ -127,6 +143,14 @@ def of_laplace(
             own, at_zero = projected(alone[client])
             sites[name] = replace(sites[name], alone=(own, at_zero + own @ mode))
     return Factors(contrasts, turn, mode, method.prior_std**-2, sites, contrasts.degrees)
+
+
+def of_newton(method: Newton, state: Tensors, contrasts: Contrasts) -> Factors:
+    """Return the posterior of Newton's sums; its mode is a step from the point of the sums."""
+    q, turn = basis(contrasts)
+    summed = q.T @ unpacked(state[HESSIAN], len(state[POINT])).numpy() @ q
+    mode, prior = q.T @ mode_of(state).numpy(), method.prior_std**-2
+    return Factors(contrasts, turn, mode, prior, {}, contrasts.degrees, summed)
 
 
 def of_sums(method: SumsMethod, state: Tensors, contrasts: Contrasts) -> Factors:
@@ -191,11 +215,13 @@ def _require_right(settings: Settings, method: Method) -> None:
     words = {"kl_weight": 1.0, "class_weights": "none"}
     if isinstance(method, SumsMethod):
         words = {"max_norm": 0.0, "epsilon": 0.0, "max_weight_ratio": "none"}
-    elif not isinstance(method, PVI):
-        allowed = "ConjugateGaussian, Ridge, LDA or PVI with full sites. Other methods hold no "
-        allowed += f"curvature of each site, or one whose standard deviations are wrong: {BEGIN}"
+    elif not isinstance(method, Newton | PVI):
+        allowed = (
+            "ConjugateGaussian, Ridge, LDA, Newton, or PVI with full sites. Other methods hold "
+        )
+        allowed += f"no curvature, or one whose standard deviations are wrong: {BEGIN}"
         raise SettingError("method", settings.method, allowed)
-    elif method.covariance != "full":
+    elif isinstance(method, PVI) and method.covariance != "full":
         given = "of a mean field" if method.covariance == "none" else method.covariance
         allowed = "full: the standard deviations of the others are wrong where columns are "
         raise SettingError("covariance", given, f"{allowed}correlated; begin with {BEGIN}")
@@ -274,7 +300,7 @@ def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]
         f"{o}: {t}" if several else t for o, t in zip(table["outcome"], table["term"], strict=True)
     ]
     table = table.assign(name=names)
-    if len(differ := table[table["p of Q"] < DIFFER]):
+    if factors.sites and len(differ := table[table["p of Q"] < DIFFER]):
         shown = [f"{r['name']} {r[low]:.4g} to {r[high]:.4g}" for _, r in differ.iterrows()]
         yield (
             f"Sites differ (p of Q below {DIFFER}). Take the Hartung-Knapp interval for "
