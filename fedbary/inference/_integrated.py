@@ -15,14 +15,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedbary.inference._head import Profiled, slopes_and_hessians
+from fedbary.inference._head import Head, Joint, Profiled, slopes_and_hessians
 
 NODES, REACH = 161, 40.0
 """Nodes of the integral, and how far below its largest logarithm the integrand is left out."""
+
+_AT_ONCE = 2**20
+"""Rows times nodes that are expanded at a time."""
+
+
+class Intercepts(nn.Module):
+    """Intercepts that sites draw from N(0, τ²): the parameter log τ in front of a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_std = nn.Parameter(torch.zeros(1), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the layer's inputs: outputs are those of a site with the intercept 0."""
+        return x
+
+
+@dataclass(frozen=True)
+class Integrated(Joint):
+    """A site's mean negative log-likelihood, with an intercept that it integrates over.
+
+    Parameters
+    ----------
+    nll : callable
+        The mean negative log-likelihood of (outputs, targets), convex in the outputs.
+    """
+
+    nll: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the mean negative log-likelihood of a site with the intercept 0."""
+        return self.nll(outputs, y)
+
+    def expanded(self, head: Head, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return L at the layer's weights and log τ, its slope and its Hessian."""
+        return integrated(self.nll, head.features, head.local.y, vector)
 
 
 def integrated(
@@ -51,18 +88,20 @@ def integrated(
     def g(a: Tensor) -> Tensor:
         return len(outputs) * nll(outputs + a, y) + a[0] ** 2 / (2 * std**2)
 
-    ends = [_reach(g, mode, sign * std) for sign in (-1, 1)]
-    nodes = torch.lerp(*ends, torch.linspace(0, 1, NODES, dtype=torch.float64))
-    logs, bends, slopes = [], [], []
-    for node in nodes.split(1):
-        slope, bend = slopes_and_hessians(nll, outputs + node, y)
-        logs.append(-g(node))
-        bends.append(bend[:, 0, 0])
-        slopes.append(torch.cat([features.T @ slope[:, 0], 1 - (node / std) ** 2]))
-    log, u = torch.stack(logs), torch.stack(slopes)
+    low, high = (_reach(g, mode, sign * std) for sign in (-1, 1))
+    nodes = torch.lerp(low, high, torch.linspace(0, 1, NODES, dtype=torch.float64))
+    log = -torch.vmap(g)(nodes[:, None])
     share = log.softmax(0)
+    slopes, bend = [], torch.zeros_like(outputs[:, 0])
+    at_once = max(1, _AT_ONCE // len(outputs))
+    for part, shares in zip(nodes.split(at_once), share.split(at_once), strict=True):
+        at = (outputs.T + part[:, None]).reshape(-1, 1)
+        slope, hessian = slopes_and_hessians(nll, at, y.repeat(len(part), *[1] * (y.dim() - 1)))
+        slopes.append(slope.view(len(part), -1) @ features)
+        bend += shares @ hessian.view(len(part), -1)
+    u = torch.cat([torch.cat(slopes), 1 - (nodes[:, None] / std) ** 2], 1)
     mean = share @ u
-    of_rows = features.T @ (features * (share @ torch.stack(bends))[:, None])
+    of_rows = features.T @ (features * bend[:, None])
     hessian = torch.block_diag(of_rows, (2 * share @ (nodes / std) ** 2)[None, None])
     hessian -= (u - mean).T @ ((u - mean) * share[:, None])
     total = log.logsumexp(0) + (nodes[1] - nodes[0]).log()
