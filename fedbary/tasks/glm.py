@@ -37,6 +37,7 @@ from fedbary.data.terms import Design, Factor, Term, parse, require_columns
 from fedbary.errors import CellError, SettingError
 from fedbary.figures.sheet import BLUE
 from fedbary.inference._head import Profiled
+from fedbary.inference._integrated import Integrated, Intercepts
 from fedbary.methods import Reply, Server, method_of
 from fedbary.methods.newton import Newton, vector_of
 from fedbary.methods.pvi import PVI
@@ -118,7 +119,8 @@ class OfGlm(OfTerms):
         Column of the time or number that a count is of, above 0; none: each row counts alike.
     intercepts
         site: each site has an intercept of its own, which it never sends. common: one for all; only
-        such a model predicts.
+        such a model predicts. random: sites draw theirs from N(0, τ²), and each integrates over its
+        own; for method=Newton and one output.
     classes
         auto: the classes of the data. Otherwise their names with commas between; the first is the
         one that others are compared with.
@@ -126,7 +128,7 @@ class OfGlm(OfTerms):
 
     family: Literal["binomial", "multinomial", "poisson", "gaussian"] = "binomial"
     exposure: str = "none"
-    intercepts: Literal["site", "common"] = "site"
+    intercepts: Literal["site", "common", "random"] = "site"
     classes: NameList = "auto"
 
 
@@ -155,6 +157,13 @@ def of_glm(settings: Settings) -> Iterator[Condition]:
     yield "exposure", counts, f"none for family={own.family}; family=poisson has one"
     named = own.classes == "auto" or FAMILIES[own.family].classes
     yield "classes", named, f"auto for family={own.family}"
+    if own.intercepts == "random":
+        sums = settings.method == "Newton"
+        yield "method", sums, "Newton for intercepts=random: a site's likelihood is not convex"
+        known = own.family in ("binomial", "poisson")
+        yield "intercepts", known, f"site or common for family={own.family}"
+        plain = own.errors == "model"
+        yield "errors", plain, "model for intercepts=random: its rows are not independent"
 
 
 class Glm(Rows):
@@ -188,7 +197,7 @@ class Glm(Rows):
     @property
     def has_bias(self) -> bool:
         """True if the layer has an intercept of all sites."""
-        return self.predicts
+        return self.own.intercepts != "site"
 
     # What the data are
 
@@ -339,12 +348,15 @@ class Glm(Rows):
         layer = nn.Linear(len(self.design(signature).names), outputs, bias=self.has_bias)
         for parameter in layer.parameters():
             nn.init.zeros_(parameter)
-        return nn.Sequential(OrderedDict(flatten=nn.Flatten(), output=layer))
+        random = {"intercepts": Intercepts()} if self.own.intercepts == "random" else {}
+        return nn.Sequential(OrderedDict(flatten=nn.Flatten(), **random, output=layer))
 
     def loss(self, facts: Facts) -> Loss:
-        """Return the family's mean negative log-likelihood, at the site's own intercept if any."""
+        """Return the family's mean negative log-likelihood; a site deals with its own intercept."""
         nll = self.family.nll
-        return nll if self.predicts else Profiled(nll, self.settings.model_dump()["prior_std"])
+        if self.own.intercepts == "site":
+            return Profiled(nll, self.settings.model_dump()["prior_std"])
+        return Integrated(nll) if self.own.intercepts == "random" else nll
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return a shard with the columns of the terms, uncorrelated, and targets with offsets."""
@@ -510,7 +522,7 @@ class Glm(Rows):
         mean, std = (torch.tensor(end).double() for end in zip(*ends, (0.0, 1.0), strict=True))
         by = Standardiser(torch.cat([scale.mean, mean]), torch.cat([scale.std, std]))
         sites = yield from _sums.ask_moments_of_sites(by, also)
-        if self.predicts:
+        if self.own.intercepts != "site":
             counts, moments = zip(*sites, strict=True)
             sites = [(sum(counts), functools.reduce(operator.add, moments))]
         rows = sum(count for count, _ in sites)
@@ -601,7 +613,7 @@ class Glm(Rows):
         later, and for the prior of a site's own intercept.
         """
         by, method = dict(self.settings), method_of(self.settings)
-        if isinstance(method, Newton) and (method.masked or (said := method.fault(reply))):
+        if isinstance(method, Newton) and (method.masked or (said := method.fault(server, reply))):
             return "" if method.masked else f"no rows have such a Hessian: {said}"
         whole = by["start_from"] == "none" and by.get("kl_weight", 1) == 1
         plain = by["mode"] == "rounds" and whole
