@@ -170,6 +170,7 @@ def query(message: Message, context: Context) -> Message:
             "num-examples": len(job.shard.y),
             "num-held-out": len(job.shard.y_held_out),
             "label-counts": job.task.label_counts(job.shard, job.signature),
+            "numbers-left": job.numbers_left,
         }
     )
     words = {"name": site.name, "content": job.content or checksum_of(job), **software()}

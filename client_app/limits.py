@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Message
 
-from fedbary.data.sites import Limits
+from fedbary.data.sites import UNBOUNDED, Limits
 from fedbary.errors import SettingError
 from fedbary.runs.whole import locked, write_whole
 from fedbary.strategies.internals import log
@@ -39,6 +39,13 @@ def require_size(limits: Limits | None, rows: int, columns: int) -> None:
         raise LimitReached("this site has too few rows for so many columns")
 
 
+def left(node: Node, limits: Limits | None, rows: int, columns: int) -> int:
+    """Return how many numbers a site may still send; `UNBOUNDED` without a budget."""
+    if limits is None or not limits.budget:
+        return UNBOUNDED
+    return max(0, _most(limits, rows, columns) - _sent(_folder(node) / SENT))
+
+
 def count(node: Node, limits: Limits | None, rows: int, columns: int, reply: Message) -> Message:
     """Return a reply once its numbers are counted; a LimitReached where they pass the budget.
 
@@ -47,10 +54,7 @@ def count(node: Node, limits: Limits | None, rows: int, columns: int, reply: Mes
     """
     if limits is None or not limits.budget:
         return reply
-    if (folder := node.keeps_in) is None:
-        allowed = "a folder in the node config: the site counts there what it has sent"
-        raise SettingError("state-path", "none", allowed)
-    most = int(limits.budget * rows * (columns + 1))
+    folder, most = _folder(node), _most(limits, rows, columns)
     with locked(folder):
         sent = _sent(folder / SENT) + numbers_of(reply.content)
         if sent > most:
@@ -59,6 +63,17 @@ def count(node: Node, limits: Limits | None, rows: int, columns: int, reply: Mes
             raise LimitReached("this site has told as much of its rows as its budget allows")
         write_whole(folder / SENT, json.dumps({"numbers": sent}).encode())
     return reply
+
+
+def _most(limits: Limits, rows: int, columns: int) -> int:
+    return int(limits.budget * rows * (columns + 1))
+
+
+def _folder(node: Node) -> Path:
+    if (folder := node.keeps_in) is None:
+        allowed = "a folder in the node config: the site counts there what it has sent"
+        raise SettingError("state-path", "none", allowed)
+    return folder
 
 
 def _sent(file: Path) -> int:

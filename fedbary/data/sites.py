@@ -18,6 +18,10 @@ WITHHOLDABLE = ("label-counts", "seconds", "scores", "answers")
 losses and scores, and its answers to a task's questions, such as sums of columns."""
 
 
+UNBOUNDED = -1
+"""The answer of a site without a budget to how many numbers it may still send."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits of what a site tells of its rows, over all runs; the server cannot loosen them.

@@ -552,13 +552,29 @@ class Glm(Rows):
         turn = facts["turn"]
         return turn.view(math.isqrt(len(turn)), -1).any(0)
 
+    @property
+    def _asks_all(self) -> bool:
+        by = self.settings
+        return by.mode == "rounds" and by.participants == by.clients
+
+    def near(self, lines: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether the last step was below 0.1 standard errors.
+
+        A site that may answer once expands its likelihood there, where it is nearly the mode.
+        """
+        return not self._asks_all or lines[-1].get(schema.STEP, math.nan) < schema.NEAR
+
     def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
-        """Return why rounds may end: one more has followed a step below 1e-3 standard errors."""
-        last, by = lines[-2:], self.settings
-        sites = max(line.get(schema.ADMITTED, 0) for line in lines)
-        whole = by.mode == "rounds" and by.participants == by.clients
-        if not whole or any(line.get(schema.ADMITTED) != sites for line in last):
+        """Return why rounds may end: one more has followed a step below 1e-3 standard errors.
+
+        In both each site had answered that was asked, and none for the first time in the last.
+        """
+        none: set[str] = set()
+        heard = [{each["site"] for each in line.get(schema.CLIENTS, ())} for line in lines]
+        asked = [none.union(*heard) - {*line.get(schema.UNASKED, ())} for line in lines]
+        if not self._asks_all or heard[-2:] != asked[-2:] or heard[-1] - none.union(*heard[:-1]):
             return ""
+        last = lines[-2:]
         step = last[0].get(schema.STEP, math.nan)
         return f"a step was {step:.1e} standard errors" if step < schema.SETTLED else ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from fedbary.seeds import derive_seed
 from fedbary.server_app.roster.member import Claims, Member, Owner, member_from
 from fedbary.settings.config import Settings
 from fedbary.strategies.internals import log
+from fedbary.strategies.wire import numbers_of
 from fedbary.tasks import Signature
 from fedbary.texts import cause
 
@@ -314,6 +316,7 @@ class Roster:
         self._claimants: dict[str, int] = {}
         self._refused = Refusals()
         self._silent: set[int] = set()
+        self._heard: Counter[int] = Counter()
         self._questions = Questions()
         self._claims = Claims(keys)
         self._simulated = simulated
@@ -355,6 +358,17 @@ class Roster:
         """Return a member's claimed number of held-out examples; 0 for a node that is no member."""
         member = self._members.get(node_id)
         return member.num_held_out if member else 0
+
+    def heard(self, node_id: int, numbers: int) -> None:
+        """Note that a node sends so many numbers, which count in its budget."""
+        self._heard[node_id] += numbers
+
+    def answers_left(self, node_id: int, numbers: int) -> float:
+        """Return how many more replies of so many numbers a member may send, by its own word."""
+        member = self._members.get(node_id)
+        if member is None or member.numbers_left == math.inf:
+            return math.inf
+        return max(0, member.numbers_left - self._heard[node_id]) // numbers
 
     def gather(self) -> None:
         """Wait for the federation's nodes and ask each for its data.
@@ -500,6 +514,7 @@ class Roster:
         self._refused.drop(node)
         self._part(node)
         self._members[node] = member
+        self._heard[node] = numbers_of(reply.content)
         self._claimants |= dict.fromkeys(member.claims, node)
         for line in self.copies:
             if line not in self._said_once:
