@@ -1,8 +1,8 @@
 """How many rounds sites of so many rows answer under the default budget, and what that costs.
 
 A logistic model of standard normal columns. Error is the largest distance of a coefficient from
-that of a run without limits, in its standard errors. The last rows have 4 large sites whose columns'
-means differ, and 16 small ones whose budget allows one or two answers.
+that of a run without limits, in its standard errors. The last rows have 4 large sites and 16 small
+ones, whose budget allows one or two answers; means of columns differ by site.
 
     python -m benchmarks.budgets [--seeds 20]
 
@@ -66,14 +66,10 @@ def tables(folder: Path, sizes: Sequence[int], columns: int, apart: float, seed:
 
 
 def federate(folder: Path, limits: Sequence[Mapping[str, float]]) -> tuple[Counting, Path]:
-    """Fit to the tables of a folder, each site with its limits; return what was sent, and the run."""
+    """Fit to the tables of a folder, each site with its limits; return federation and run."""
     name = f"run {len([*folder.glob('run *')])}"
     nodes = [
-        {
-            "data-path": f"{folder}/{k}.csv",
-            "name": f"{k}",
-            "state-path": f"{folder}/of {k} in {name}",
-        }
+        {"data-path": f"{folder}/{k}.csv", "name": f"{k}", "state-path": f"{folder}/{k} of {name}"}
         for k in range(len(limits))
     ]
     words = {"engine": "inline", "device": "cpu", "pictures": False, "task": "glm", "rounds": 20}

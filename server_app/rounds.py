@@ -22,7 +22,6 @@ from fedbary.strategies.internals import FLOWER_LOGGER as logger
 from fedbary.strategies.internals import log
 from fedbary.texts import listed
 
-
 OFTEN = 4
 """Answers from which on a site need not wait: so many rounds nearly settle."""
 

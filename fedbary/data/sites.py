@@ -6,7 +6,7 @@ import hashlib
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from fedbary.errors import SettingError
 
@@ -43,6 +43,16 @@ class Limits:
     min_cell: int = 5
     max_columns: float = 0.33
     budget: float = 0.25
+
+    def stricter(self, **others: float | None) -> Limits:
+        """Return the stricter of these limits and others, by their names; None is no limit."""
+        found = {name: limit for name, limit in others.items() if limit is not None}
+        for name in found.keys() & {"min_rows", "min_cell"}:
+            found[name] = max(found[name], getattr(self, name))
+        for name in found.keys() & {"max_columns", "budget"}:
+            own = getattr(self, name)
+            found[name] = min(found[name], own or math.inf if name == "budget" else own)
+        return replace(self, **found)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import operator
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -39,7 +39,7 @@ from fedbary.figures.sheet import BLUE
 from fedbary.inference._head import Profiled
 from fedbary.methods import Reply, Server, method_of
 from fedbary.methods.pvi import PVI
-from fedbary.parts.parameters import NameList
+from fedbary.parts.parameters import Count, NameList, Positive
 from fedbary.predictive import Forecast, Prediction, Predictive
 from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
@@ -87,11 +87,32 @@ class OfTerms(OfRows):
     missing
         drop: rows with an empty cell in a used column are left out. refuse: stop. Means and
         indicators would bias coefficients.
+    min_rows
+        Fewest rows of a real site, if these are more than it wants itself. none: its own limit.
+    min_cell
+        Fewest rows of a class, a level or an event at a real site, if these are more than it wants
+        itself. none: its own limit.
+    max_columns
+        Most columns for each row of a real site, if these are fewer than it allows itself. none:
+        its own limit.
+    budget
+        Most numbers that a real site sends over all runs for each number that it holds, if these
+        are fewer than it allows itself. none: its own limit.
     """
 
     terms: str = "all"
     reference: str = "auto"
     missing: Literal["drop", "refuse"] = "drop"  # type: ignore[assignment]
+    min_rows: Literal["none"] | Count = "none"
+    min_cell: Literal["none"] | Count = "none"
+    max_columns: Literal["none"] | Positive = "none"
+    budget: Literal["none"] | Positive = "none"
+
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """The limits that the run sets, by their names in `Limits`; None for none."""
+        told = {each.name: getattr(self, each.name) for each in fields(Limits)}
+        return {name: None if limit == "none" else limit for name, limit in told.items()}
 
 
 @dataclass(frozen=True)
@@ -274,8 +295,8 @@ class Glm(Rows):
     # At a client
 
     def disclosure(self, site: Site) -> Limits:
-        """Return what a site tells of its rows at most."""
-        return site.limits or Limits()
+        """Return what a site tells of its rows at most: the stricter of its own and the run's."""
+        return (site.limits or Limits()).stricter(**self.own.limits)
 
     def shard(self, site: Site, signature: Layout) -> Shard:
         """Return a site's rows; of its own rows without those of rare levels."""

@@ -14,7 +14,7 @@ from runs_of import lines as lines_of
 
 from benchmarks.budgets import small_last
 from fedbary import client_app
-from fedbary.data.sites import site_from
+from fedbary.data.sites import Limits, site_from
 from fedbary.errors import RunError, SettingError
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
@@ -178,6 +178,41 @@ def test_sites_that_may_answer_once_answer_late_and_the_coefficients_are_the_poo
     asked = [20 - len(line.get("unasked", [])) for line in last[1:]]
     assert {*asked} == {4, 20} and asked.count(20) == 1 and asked[0] == 4
     assert last[-2]["step"] < 1e-3 and last[-1]["admitted"] == 4
+
+
+KEYS = "min_rows", "min_cell", "max_columns", "budget"
+LOOSE = {"min_rows": 1, "min_cell": 1, "max_columns": 9.0, "budget": 99.0}
+
+
+@given(st.tuples(*[st.integers(0, 9)] * 4), st.tuples(*[st.none() | st.integers(1, 9)] * 4))
+def test_a_run_tightens_a_sites_limits_and_never_loosens_them(own, of_run):
+    found = Limits(*own).stricter(**dict(zip(KEYS, of_run, strict=True)))
+    for key, mine, other in zip(KEYS, own, of_run, strict=True):
+        limit = getattr(found, key)
+        if other is None or (key == "budget" and mine == 0):  # no budget is no bound
+            assert limit == (mine if other is None else other)
+        else:
+            assert limit == (max if key.startswith("min") else min)(mine, other)
+
+
+def test_limits_of_the_run_are_those_of_the_node_and_looser_ones_change_nothing(nodes, tmp_path):
+    words, number = {"task": "glm", "terms": "u v", "rounds": 3}, iter(range(9))
+    tight = {"min_rows": ROWS + 1}
+
+    def told(of_node, **of_run):
+        place = next(number)
+        for each in nodes:
+            each |= {**of_node, "state-path": f"{tmp_path}/{place} of {each['name']}"}
+        lines, sent, errors = federate(nodes, tmp_path, **words, **of_run)
+        return [line["step"] for line in lines[2:]], sent, errors
+
+    usual = told({})
+    assert not usual[2] and told({}, **LOOSE) == usual
+    budget = (sum(usual[1].values()) / 3 - 13) / (ROWS * (COLUMNS + 1))  # two rounds of three
+    by_run, by_node = told({}, budget=budget), told({"budget": budget})
+    assert by_run == by_node and by_run[1]["a"] < usual[1]["a"]
+    with pytest.raises(RunError, match="too few rows"):
+        told({}, **tight)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
