@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from logging import WARNING
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flwr.app import Message
 
 from fedbary.data.sites import UNBOUNDED, Limits
@@ -37,6 +38,24 @@ def require_size(limits: Limits | None, rows: int, columns: int) -> None:
         log(WARNING, "%d rows with %d columns: the site tells nothing of them (min-rows=%d, "
             "max-columns=%g)", rows, columns, limits.min_rows, limits.max_columns)  # fmt: skip
         raise LimitReached("this site has too few rows for so many columns")
+
+
+def in_cells(limits: Limits | None, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer whose cells of counts ``below`` points hold no rows, or enough of them.
+
+    With k = `min_cell` and n values in a column, a count becomes the nearest of 0, k, 2 k, …, up to
+    n − k, and n. So it is off by less than k, to either side. Fewer than k values count as none.
+    """
+    if limits is None or limits.min_cell <= 1 or "below" not in answer:
+        return answer
+    least = limits.min_cell
+    seen = np.array([n if n >= least else 0 for n in answer["seen"]])[:, None]
+    below = np.array(answer["below"], dtype=int).reshape(len(seen), -1)
+    top = (seen // least - 1).clip(0) * least
+    told = np.where(
+        2 * below > seen + top, seen, np.minimum((below + least // 2) // least * least, top)
+    )
+    return {**answer, "below": told.flatten().tolist(), "seen": seen[:, 0].tolist()}
 
 
 def left(node: Node, limits: Limits | None, rows: int, columns: int) -> int:

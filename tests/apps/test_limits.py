@@ -9,11 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from runs_of import INLINE, posterior, same
+from runs_of import INLINE, posterior, same, tensors
 from runs_of import lines as lines_of
 
 from benchmarks.budgets import small_last
 from fedbary import client_app
+from fedbary.client_app.limits import in_cells
 from fedbary.data.sites import Limits, site_from
 from fedbary.errors import RunError, SettingError
 from fedbary.server_app import run
@@ -133,6 +134,52 @@ def test_a_limit_is_a_number(value):
     with pytest.raises(SettingError) as caught:
         site_from({"data-path": "x.csv", "budget": value})
     assert caught.value.setting == "node config: budget"
+
+
+@given(st.lists(st.integers(0, 40), min_size=1), st.integers(0, 40), st.integers(0, 7))
+def test_counts_below_points_leave_no_small_cell_and_are_off_by_less(below, seen, least):
+    held = sorted(min(count, seen) for count in below)
+    told = in_cells(Limits(min_cell=least), {"count": 99, "below": held, "seen": [seen]})
+    cells = np.diff([0, *told["below"], *told["seen"]])
+    assert told["count"] == 99 and all(cell == 0 or cell >= least for cell in cells)
+    assert all(abs(a - b) < max(1, least) for a, b in zip(held, told["below"], strict=True))
+    assert in_cells(None, {"below": held, "seen": [seen]}) == {"below": held, "seen": [seen]}
+
+
+def test_cuts_of_real_sites_are_near_those_of_all_counts(tmp_path):
+    """No cell of fewer than five events leaves a site, and the quantiles of all hardly move."""
+    rng, found = np.random.default_rng(0), {}
+    for name in ("server", "a", "b", "c"):
+        time, age = rng.exponential(size=150), rng.normal(size=150)
+        table = pd.DataFrame({"age": age, "days": time, "died": rng.random(150) < 0.8})
+        table.astype(float).to_csv(tmp_path / f"{name}.csv", index=False)
+    words = {**INLINE, "task": "survival", "target": "days", "event": "died", "rounds": 1}
+    chosen = resolve({**words, "dataset": f"{tmp_path}/server.csv", "clients": 3})
+    for least in (1, 5):
+        nodes = [
+            {"data-path": f"{tmp_path}/{name}.csv", "min-cell": least, "budget": 0}
+            for name in "abc"
+        ]
+        cells = []
+
+        class Grid(InlineGrid):
+            def _answer(self, message, cells=cells):
+                reply = super()._answer(message)
+                for metrics in reply.content.metric_records.values():
+                    if "below" in metrics:
+                        below = np.reshape(metrics["below"], (len(metrics["seen"]), -1))
+                        every = np.c_[0 * below[:, :1], below, metrics["seen"]]
+                        cells.extend(np.diff(every).ravel())
+                return reply
+
+        output = tmp_path / f"run {least}"
+        run(Grid(client_app.app, nodes, chosen.model_dump()), chosen, output)
+        found[least] = tensors(output, "standardiser")["cuts"]
+        assert len(cells) and all(cell == 0 or cell >= least for cell in cells)
+    events = pd.concat([pd.read_csv(tmp_path / f"{name}.csv") for name in "abc"])
+    times = events[events.died == 1].days.to_numpy()
+    ranks = [(times[:, None] <= cuts.numpy()).mean(0) for cuts in found.values()]
+    assert abs(ranks[0] - ranks[1]).max() < 3 * 5 / len(times)
 
 
 @given(st.integers(0, 10**6), st.integers(2, 6))
