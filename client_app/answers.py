@@ -175,6 +175,7 @@ def query(message: Message, context: Context) -> Message:
         }
     )
     words = {"name": site.name, "content": job.content or checksum_of(job), **software()}
+    words["share"] = " ".join(sorted(site.shared))
     named = ConfigRecord({**words})
     return job.counted(Message(RecordDict({"metrics": reply, "site": named}), reply_to=message))
 

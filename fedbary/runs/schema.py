@@ -90,6 +90,9 @@ UNASKED = _entry(
     "rounds in which a site's budget forbids an answer, or lets it wait",
     "names of the members that were not asked",
 )
+UNSHARED = _entry(
+    "unshared", 'sites without `share="estimate"`', "names of those, of earlier runs too"
+)
 CLIENTS = _entry("clients", _TRAINED, "each client's metrics of training, `site` its name")
 LOG_VAR_SPREAD = _entry(
     "log_var_spread",
@@ -165,6 +168,11 @@ PERSONAL = _entry(
 
 
 Line = Mapping[str, Any]
+
+
+def unshared(lines: Sequence[Line]) -> set[str]:
+    """Return the names of the sites whose own estimates stay out of tables and pictures."""
+    return {name for line in lines for name in line.get(UNSHARED, ())}
 
 
 def validation_score(settings: Settings, line: Line) -> float:

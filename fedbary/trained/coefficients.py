@@ -106,6 +106,8 @@ class Factors:
         Each site's factor by its name.
     degrees : float
         Degrees of freedom of the intervals' t; infinite for a normal.
+    unshared : frozenset of str
+        Names of the sites whose own estimates are not shown.
     """
 
     contrasts: Contrasts
@@ -114,6 +116,12 @@ class Factors:
     prior_precision: float
     sites: Mapping[str, Site]
     degrees: float = np.inf
+    unshared: frozenset[str] = frozenset()
+
+    @property
+    def shown(self) -> list[str]:
+        """Names of the sites whose own estimates are shown."""
+        return [name for name in self.sites if name not in self.unshared]
 
     @cached_property
     def precision(self) -> np.ndarray:
@@ -174,8 +182,11 @@ class Factors:
     def without(self, name: str) -> np.ndarray:
         """Return the estimates with a site's factor divided out.
 
-        NaN where no other site tells one, or all where one step from the mode does not tell them.
+        NaN where no other site tells one, or all where one step from the mode does not tell them,
+        or where only one site is left, whose own estimates are not shown.
         """
+        if len(left_over := {*self.sites} - {name}) == 1 and left_over <= self.unshared:
+            return np.full_like(self.mode, np.nan)
         others = [site.precision for key, site in self.sites.items() if key != name]
         left = sum(others, np.zeros_like(self.precision))
         step, _, known, _ = self._solved(left, -self.sites[name].slope, self.prior_precision)
@@ -310,6 +321,11 @@ class Coefficients:
             If there is no such site.
         """
         sites = self.factors.sites
+        if site in self.factors.unshared:
+            allowed = (
+                f'a site with share="estimate" in its node config: {listed(self.factors.shown)}'
+            )
+            raise SettingError("site", site, allowed)
         if site is not None and site not in sites:
             raise SettingError("site", site, f"a site of this run: {', '.join(sites)}")
         low, high = ends(self.level)
@@ -350,7 +366,8 @@ class Coefficients:
             by = {c: (v * scales)[slopes] for c, v in lines.select_dtypes("float").items()}
             random = np.array([by[f"HK {low}"], by[f"HK {high}"]])
             random[:, ~((lines["p of Q"].to_numpy()[slopes] < DIFFER) | whole)] = np.nan
-            sites = np.array([[by[site], by[f"{site} std"]] for site in self.factors.sites])
+            sites = np.array([[by[site], by[f"{site} std"]] for site in self.factors.shown])
+            sites = sites.reshape(-1, 2, len(by["estimate"]))
             both = np.array([by[low], by[high]])
             panels[str(outcome)] = Forest(by["estimate"], both, random, sites)
         ratio = RATIOS.get(held.link, "")
@@ -369,8 +386,8 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
     ratio exp(β) with its interval where the link has one; ``P(> 0)``; ``rows`` and ``events``;
     ``tau``, ``I2``, ``Q`` and ``p of Q`` of the sites' own estimates, ``random mean`` with its
     Hartung-Knapp interval (``HK``) and the interval of a ``new site``; ``shift by prior`` in
-    standard deviations; ``flag``; and for each site its own estimate, its std, and the estimate
-    ``without`` it.
+    standard deviations; ``flag``; and for each site its own estimate and its std, if it is shown,
+    and the estimate ``without`` it.
     """
     import pandas
 
@@ -413,7 +430,9 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
         "flag": flags(factors),
     }
     for name, (estimate, std) in own.items():
-        columns |= {name: estimate, f"{name} std": std, f"without {name}": factors.without(name)}
+        if name not in factors.unshared:
+            columns |= {name: estimate, f"{name} std": std}
+        columns |= {f"without {name}": factors.without(name)}
     return pandas.DataFrame(columns)
 
 

@@ -23,7 +23,7 @@ from fedbary.methods._method import Method, Tensors, by_client, whose
 from fedbary.methods._sums import SumsMethod, sites_of
 from fedbary.methods.pvi import PVI
 from fedbary.runs.resume import rounds_before, sound_checkpoint
-from fedbary.runs.schema import CLIENTS, SETTLED
+from fedbary.runs.schema import CLIENTS, SETTLED, unshared
 from fedbary.settings.config import Settings
 from fedbary.tasks import INTERCEPT, Contrasts, are_levels
 from fedbary.texts import listed
@@ -82,6 +82,7 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
         factors = of_laplace(method, model, state, contrasts, seen)
         words = f"mode and curvature, prior N(0, {method.prior_std:g}²)"
         notes += _unsettled(trained, factors, state, anyway)
+    factors = replace(factors, unshared=frozenset(unshared(trained.rounds)))
     table = tabulated(factors, level)
     rows = sum(site.rows for site in factors.sites.values())
     title = f"{settings.method}, {rows:.0f} rows of {len(factors.sites)} sites: {words}"
@@ -288,6 +289,9 @@ def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]
             "may be enough to explain it"
         )
     several = len(factors.sites) > 1
+    if private := sorted(factors.unshared & factors.sites.keys()):
+        yield f"Own estimates are not shown of {listed(private)}, which do not share them"
+        several = len(factors.sites) > 2
     if far := [n for n in factors.sites if several and table[f"without {n}"].isna().all()]:
         yield (
             f"Not known from here: the estimates without {listed(far)}. They lie too far off; "

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import INFO
 from typing import TYPE_CHECKING, cast
 
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from fedbary.data.forms import user_path
-from fedbary.data.sites import LONGEST_NAME, UNBOUNDED
+from fedbary.data.sites import LONGEST_NAME, SHAREABLE, UNBOUNDED
 from fedbary.errors import RunError
 from fedbary.runs.location import SETTINGS, read_rounds, read_settings
 from fedbary.runs.schema import CLIENTS
@@ -53,6 +53,8 @@ class Member:
         The hash of the named data set as the node reads it; "" if it does not tell.
     numbers_left : float
         How many numbers it may send, this answer included; infinite without a budget.
+    shared : frozenset of str
+        The words of `SHAREABLE` that it shares.
     """
 
     node_id: int
@@ -64,6 +66,7 @@ class Member:
     label_counts: list[int]
     content: str = ""
     numbers_left: float = math.inf
+    shared: frozenset[str] = frozenset()
 
     @property
     def claims(self) -> set[str]:
@@ -103,7 +106,9 @@ def member_from(node_id: int, content: RecordDict, classes: int) -> Member:
         raise ValueError(f"it says that {may} numbers are left of its budget")
     hashed = str(site.get("content", ""))
     left, most = held - examples, math.inf if may == UNBOUNDED else may
-    return Member(node_id, name, partition, partitions, examples, left, labels, hashed, most)
+    shared = frozenset(str(site.get("share", "")).split()) & {*SHAREABLE}
+    found = Member(node_id, name, partition, partitions, examples, left, labels, hashed, most)
+    return replace(found, shared=shared)
 
 
 Owner = SiteKey | int

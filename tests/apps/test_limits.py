@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from runs_of import INLINE, posterior, same, tensors
 from runs_of import lines as lines_of
 
+import fedbary
 from benchmarks.budgets import small_last
 from fedbary import client_app
 from fedbary.client_app.limits import in_cells
@@ -225,6 +226,33 @@ def test_sites_that_may_answer_once_answer_late_and_the_coefficients_are_the_poo
     asked = [20 - len(line.get("unasked", [])) for line in last[1:]]
     assert {*asked} == {4, 20} and asked.count(20) == 1 and asked[0] == 4
     assert last[-2]["step"] < 1e-3 and last[-1]["admitted"] == 4
+
+
+def test_own_estimates_are_shown_of_sites_that_share_them_alone(nodes, tmp_path):
+    words, number = {"task": "glm", "terms": "u v", "rounds": 3}, iter(range(9))
+
+    def found(shares, **more):
+        place = next(number)
+        held = [{**each, "share": "estimate" * (each["name"] in shares),
+                 "state-path": f"{tmp_path}/{place} {each['name']}"} for each in nodes]  # fmt: skip
+        federate(held, tmp_path, **words, **more)
+        return fedbary.load(tmp_path / f"run {place}").coefficients(anyway=True)
+
+    every, one, none = found("abc"), found("a"), found("")
+    for told, shown in ((every, "abc"), (one, "a"), (none, "")):
+        assert (told.table.estimate == every.table.estimate).all()
+        assert (told.table.tau == every.table.tau).all()
+        assert {*told.table} & {*"abc"} == {*shown} and "without b" in told.table
+        assert {f"{site} std" for site in shown} <= {*told.table}
+        told.picture()
+        for site in {*"abc"} - {*shown}:
+            with pytest.raises(SettingError, match="share="):
+                told.summary(site)
+    later = found("abc", start_from=str(tmp_path / "run 1"))
+    assert {*later.table} & {*"abc"} == {"a"}
+    nodes.pop()
+    two = found("a").table
+    assert two["without a"].isna().all() and not two["without b"].isna().all()
 
 
 KEYS = "min_rows", "min_cell", "max_columns", "budget"
