@@ -22,6 +22,7 @@ from flwr.app import Message
 
 import fedbary
 from fedbary import client_app
+from fedbary.errors import RunError
 from fedbary.runs.location import read_rounds
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
@@ -114,7 +115,7 @@ def main() -> None:
             tables(folder := Path(made), [rows] * 5, columns, 0.0, 0)
             try:
                 grid, found = federate(folder, [{}] * 5)
-            except fedbary.RunError as why:
+            except RunError as why:
                 print(f"{columns} columns, {rows} rows: {grid.trained[0]} answers; {why}")
                 continue
             step = read_rounds(found)[-1]["step"]

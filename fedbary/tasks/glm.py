@@ -438,8 +438,8 @@ class Glm(Rows):
         also = {f"all-{name}": facts[name].tolist() for name in ("mean", "knots")}
         design = self.design(layout, facts)
         facts["equal"] = yield from self._ask_equal()
-        of_terms = Standardiser.from_sums((yield from _sums.ask(len(design.names), also=also)))
-        self._require_spread(design, of_terms.std, facts)
+        of_terms = yield from _sums.ask(len(design.names), also=also)
+        self._require_spread(design, Standardiser.from_sums(of_terms).std, facts)
         return {**facts, **(yield from self._ask_turn(design, of_terms, facts, also))}
 
     def _events(self, facts: Facts) -> tuple[float, str, int]:
@@ -499,14 +499,15 @@ class Glm(Rows):
                 raise SettingError("terms", f"{name}, the same in all rows", "columns that vary")
 
     def _ask_turn(
-        self, design: Design, scale: Standardiser, facts: Facts, also: Mapping[str, Any]
+        self, design: Design, sums: Sums, facts: Facts, also: Mapping[str, Any]
     ) -> Dialogue[dict[str, Tensor]]:
         """Ask for products of columns; return what makes these uncorrelated, and a noise."""
         width, numbers = len(design.names), self.own.family == "gaussian"
+        scale = Standardiser.from_sums(sums)
         ends = [(facts["mean"][-1], facts["std"][-1])] if numbers else []
         mean, std = (torch.tensor(end).double() for end in zip(*ends, (0.0, 1.0), strict=True))
         by = Standardiser(torch.cat([scale.mean, mean]), torch.cat([scale.std, std]))
-        sites = yield from _sums.ask_moments_of_sites(by, also)
+        sites = yield from _sums.ask_moments_of_sites(by, sums.count, also)
         if self.predicts:
             counts, moments = zip(*sites, strict=True)
             sites = [(sum(counts), functools.reduce(operator.add, moments))]
