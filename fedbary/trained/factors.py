@@ -26,7 +26,7 @@ from fedbary.methods.newton import STDS, Newton, mode_of
 from fedbary.methods.pvi import PVI
 from fedbary.runs.resume import rounds_before, sound_checkpoint
 from fedbary.runs.run_folder import tensors_of
-from fedbary.runs.schema import CLIENTS, ROUND, SETTLED
+from fedbary.runs.schema import CLIENTS, ROUND, SETTLED, unshared
 from fedbary.settings.config import Settings
 from fedbary.tasks import INTERCEPT, Contrasts, are_levels
 from fedbary.tasks._sandwich import CLUSTERS, PRODUCTS, ROWS, SITES
@@ -100,6 +100,7 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
         notes += _unsettled(trained, factors, state, anyway)
         factors = with_sandwich(trained, factors, seen, anyway)
         words += f"; {factors.sandwich.words}" if factors.sandwich else ""
+    factors = replace(factors, unshared=frozenset(unshared(trained.rounds)))
     table = tabulated(factors, level)
     title = f"{settings.method}, {sum(seen.values()):.0f} rows of {len(seen)} sites: {words}"
     notes += _cautions(factors, table, level)
@@ -377,6 +378,9 @@ def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]
             "may be enough to explain it"
         )
     several = len(factors.sites) > 1
+    if private := sorted(factors.unshared & factors.sites.keys()):
+        yield f"Own estimates are not shown of {listed(private)}, which do not share them"
+        several = len(factors.sites) > 2
     if far := [n for n in factors.sites if several and table[f"without {n}"].isna().all()]:
         yield (
             f"Not known from here: the estimates without {listed(far)}. They lie too far off; "
