@@ -38,6 +38,7 @@ from fedbary.errors import CellError, SettingError
 from fedbary.figures.sheet import BLUE
 from fedbary.inference._head import Profiled
 from fedbary.methods import Reply, Server, method_of
+from fedbary.methods._expanded import Claim
 from fedbary.methods.pvi import PVI
 from fedbary.parts.parameters import NameList
 from fedbary.predictive import Forecast, Prediction, Predictive
@@ -45,7 +46,8 @@ from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfRows
-from fedbary.tasks import _sums
+from fedbary.tasks import _bounds, _sums
+from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._families import FAMILIES, Family, with_first
 from fedbary.tasks._rows import Rows
@@ -563,23 +565,32 @@ class Glm(Rows):
         return f"a step was {step:.1e} standard errors" if step < schema.SETTLED else ""
 
     def doubt(self, facts: Facts, server: Server, reply: Reply) -> str:
-        """Return why no rows have a site's curvature P, slope g and mode W; "": some may.
-
-        The sum of z² over all N rows is N for each column z that the layer sees. So of n rows and
-        K classes P ≤ N/4, |g| ≤ √(n N), and ⟨W, P W⟩, a sum of the logits' variances, is at most
-        n (log(K − 1)/2 + 0.67)². Four, two and two times these are allowed: for sites that came
-        later, and for the prior of a site's own intercept.
-        """
+        """Return why no rows have a site's curvature, slope and mode; "": some may."""
         by, method = dict(self.settings), method_of(self.settings)
         plain = by["mode"] == "rounds" and by["start_from"] == "none" and by["kl_weight"] == 1
-        if not (plain and self.family.classes and isinstance(method, PVI)):
+        if not (plain and isinstance(method, PVI)):
             return ""
-        bent, slope, spread = method.expanded.claimed(server, reply)
-        classes, every = len(facts["class_rows"]), float(facts["class_rows"].sum())
-        rows = reply.weight if server.counted else every
-        logits = rows * (math.log(max(classes - 1, 1)) / 2 + 0.67) ** 2
-        sound = bent <= every and slope <= 2 * math.sqrt(rows * every) and spread <= 2 * logits
-        return "" if sound else f"no {rows:.0f} rows of {every:.0f} have such a curvature or slope"
+        claim, every = method.expanded.claimed(server, reply), self._counted(facts)[0]
+        rows = min(reply.weight, every) if server.counted else every
+        if self._most(facts, claim, rows, every).allow(claim):
+            return ""
+        return f"no {rows:.0f} rows of {every:.0f} have such a curvature or slope"
+
+    def _most(self, facts: Facts, claim: Claim, rows: float, every: float) -> Most:
+        """Return the most that some of all rows can say."""
+        if self.family.classes:
+            return _bounds.of_classes(rows, every, len(facts["class_rows"]))
+        usual = torch.zeros(1, len(self._alive(facts)) + self.has_bias, dtype=torch.float64)
+        if self.own.family == "gaussian":
+            return _bounds.of_numbers(every, float(facts["noise_std"]), claim.away(usual))
+        events, exposure = float(facts["rows"][1]), every
+        if self.own.exposure != "none":
+            place = self.signature().features.index(self.own.exposure)
+            exposure = every * float(facts["mean"][place])
+        log_rate = math.log(events / exposure)
+        if self.has_bias:
+            usual[0, -1] = log_rate
+        return _bounds.of_counts(every, events, log_rate, claim.away(usual))
 
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return coefficients of the terms' own columns, against references."""
