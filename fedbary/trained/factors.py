@@ -274,10 +274,10 @@ def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]
         f"{o}: {t}" if several else t for o, t in zip(table["outcome"], table["term"], strict=True)
     ]
     table = table.assign(name=names)
-    if len(differ := table[table["p of Q"] < DIFFER]):
+    if len(differ := table[table["p differ"] < DIFFER]):
         shown = [f"{r['name']} {r[low]:.4g} to {r[high]:.4g}" for _, r in differ.iterrows()]
         yield (
-            f"Sites differ (p of Q below {DIFFER}). Take the Hartung-Knapp interval for "
+            f"Sites differ (p differ below {DIFFER}). Take the Hartung-Knapp interval for "
             f"{listed(shown, '; ')}"
         )
     p, most = factors.score()

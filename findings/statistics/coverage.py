@@ -8,14 +8,15 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from scipy.special import expit
 
 from fedbary.tasks import Contrasts
 from fedbary.trained.coefficients import Factors, Site, tabulated
 
-FILE = Path(__file__).with_name("coverage.jsonl")
-SLOPES, LEVEL, PRIOR, COUNT = np.array([0.6, -0.4, 0.2]), -0.5, 0.01, 300
+FILE, SEED = Path(__file__).with_name("coverage.jsonl"), 10
+SLOPES, LEVEL, PRIOR, COUNT = np.array([0.6, -0.4, 0.2]), -0.5, 0.01, 1000
 NONE = torch.full((1, 4), torch.nan, dtype=torch.float64)
 PLAIN = Contrasts(
     ("a", "b", "c", "intercept"),
@@ -82,23 +83,26 @@ def federation(draw, sites, rows, of_levels, of_slopes, tiny):
 
 
 def main():
-    """Simulate all kinds of federations."""
-    lines = []
+    """Simulate the kinds of federations that are not in the file yet."""
+    known = pd.read_json(FILE, lines=True) if FILE.exists() else pd.DataFrame({"kind": []})
     for name, (differ, *about) in KINDS.items():
-        draw = np.random.default_rng(0)
+        if name in set(known["kind"]):
+            continue
+        draw = np.random.default_rng(SEED)
         counts = dict.fromkeys(("once", "pooled", "random", "warned", "taken"), 0)
         for _ in range(COUNT):
             factors, once, var = federation(draw, *about)
             line = tabulated(factors, 0.95).iloc[0]
             pooled = line["lower 95 %"] < SLOPES[0] < line["upper 95 %"]
             random = line["HK lower 95 %"] < SLOPES[0] < line["HK upper 95 %"]
-            warned = line["p of Q"] < 0.05 or factors.score()[0] < 0.05
+            warned = line["p differ"] < 0.05 or factors.score()[0] < 0.05
             found = abs(once - SLOPES[0]) < 1.96 * var**0.5, pooled, random, warned
             for key, value in zip(counts, (*found, random if warned else pooled), strict=True):
                 counts[key] += bool(value)
         rates = {key: 100 * count / COUNT for key, count in counts.items()}
-        lines.append(json.dumps({"sites": name.strip(), "differ": differ, **rates}))
-    FILE.write_text("\n".join(lines) + "\n")
+        with FILE.open("a") as file:
+            file.write(json.dumps({"kind": name, "sites": name.strip(), "differ": differ, **rates}))
+            file.write("\n")
 
 
 if __name__ == "__main__":

@@ -46,4 +46,4 @@ def tables(results: Path) -> Iterator[str]:
 
 def facts(results: Path) -> Iterator[float]:
     """Yield the slope, and the standard deviation of a rate of 95 % in points."""
-    yield from (0.6, 100 * (0.95 * 0.05 / 300) ** 0.5)
+    yield from (0.6, 100 * (0.95 * 0.05 / 1000) ** 0.5)
