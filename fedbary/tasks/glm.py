@@ -561,7 +561,7 @@ class Glm(Rows):
         whole = by.mode == "rounds" and by.participants == by.clients
         if not whole or any(line.get(schema.ADMITTED) != sites for line in last):
             return ""
-        step = last[0].get(schema.STEP, math.nan)
+        step = _step(last[0])
         return f"a step was {step:.1e} standard errors" if step < schema.SETTLED else ""
 
     def doubt(self, facts: Facts, server: Server, reply: Reply) -> str:
@@ -648,7 +648,7 @@ class Glm(Rows):
 
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Return the step of the round in standard errors, and the NLL of any validation rows."""
-        step = float(outcome.told.get(schema.STEP, math.nan))
+        step = _step(outcome.told)
         x, y = deal.evaluation_data(self.held, self.deal)
         if not (self.predicts and len(y)):
             return Scored({schema.STEP: step, "nll": math.nan})
@@ -739,6 +739,12 @@ class Glm(Rows):
             law = torch.distributions.Poisson(mean)  # type: ignore[assignment]
         rmse = (y - mean).square().mean().sqrt()
         return {"nll": -float(law.log_prob(y).mean()), "rmse": float(rmse)}
+
+
+def _step(told: Mapping[str, Any]) -> float:
+    """Return the step of a round; NaN, which a line holds as none, if it had none."""
+    step = told.get(schema.STEP)
+    return math.nan if step is None else float(step)
 
 
 _PAIR = re.compile(r"(?:`([^`]+)`|([^\s=`]+))=(?:`([^`]+)`|(\S+))(?:\s+|$)")
