@@ -47,10 +47,10 @@ def expanded(x, y, at):
 
 def mode(x, y):
     """Return the mode under the prior, by Newton's method with steps of at most 1."""
-    at = np.zeros(4)
+    at = np.zeros(x.shape[1])
     for _ in range(100):
         curvature, slope = expanded(x, y, at)
-        step = np.linalg.solve(curvature + PRIOR * np.eye(4), slope + PRIOR * at)
+        step = np.linalg.solve(curvature + PRIOR * np.eye(len(at)), slope + PRIOR * at)
         at = at - step * min(1, 1 / np.abs(step).max())
         if np.abs(step).max() < 1e-10:
             break

@@ -136,14 +136,32 @@ def test_the_table_is_that_of_the_pooled_rows(tmp_path, family, intercepts):
     elif family == "gaussian":
         fit = sm.OLS(y, x).fit()
         oracle, std = fit.params[names].to_numpy(), fit.bse[names].to_numpy()
+        table = fedbary.load(tmp_path / "run").coefficients().table
+        ends = table[["lower 95 %", "upper 95 %"]].to_numpy()
+        assert np.abs((ends - fit.conf_int().loc[names]) / std[:, None]).to_numpy().max() < 1e-6
     else:
         law = sm.families.Binomial() if family == "binomial" else sm.families.Poisson()
         offset = np.log(table.years) if family == "poisson" else None
         y = (y == "yes").astype(float) if family == "binomial" else y
         fit = sm.GLM(y, x, family=law, offset=offset).fit(tol=1e-12)
         oracle, std = fit.params[names].to_numpy(), fit.bse[names].to_numpy()
-    near(found, oracle, std, 1e-4)
+    near(found, oracle, std, 1e-6 if family == "gaussian" else 1e-5)
     assert len(lines(tmp_path / "run")) <= 8
+
+
+@pytest.mark.parametrize("prior_std", [10.0, 1000.0])
+def test_seven_classes_are_those_of_statsmodels_but_for_the_shift_by_the_prior(tmp_path, prior_std):
+    held = sm.datasets.anes96.load_pandas()
+    table, x = held.exog.assign(y=held.endog.astype(int)), held.exog.assign(intercept=1.0)
+    words = {"family": "multinomial", "target": "y", "intercepts": "common"}
+    estimates, stds, *_ = fitted(tmp_path, table, prior_std=prior_std, **words)
+    shift = fedbary.load(tmp_path / "run").coefficients().factors.prior_shifts
+    fit = sm.MNLogit(table.y, x).fit(method="newton", maxiter=100, tol=1e-12, disp=0)
+    oracle, std = fit.params.to_numpy().T, fit.bse.to_numpy().T
+    error = (estimates - oracle) / std
+    assert np.abs(error - shift.reshape(error.shape)).max() < (1e-4 if prior_std == 10 else 1e-5)
+    if prior_std == 1000:
+        near((estimates, stds), oracle, std, 1e-5)
 
 
 def test_a_spline_has_its_knots_at_quantiles_of_all_rows(tmp_path):
