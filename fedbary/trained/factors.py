@@ -282,10 +282,11 @@ def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]
         )
     p, most = factors.score()
     if p < DIFFER:
+        level = ". A level of each site's own may be enough to explain it"
         yield (
             f"Sites do not have one set of coefficients (score test, p = {p:.2g}; most of it: "
-            f"{most}). Take the Hartung-Knapp intervals of all terms. A level of each site's own "
-            "may be enough to explain it"
+            f"{most}). Take the Hartung-Knapp intervals of all terms"
+            f"{level if INTERCEPT in held.terms else ''}"
         )
     several = len(factors.sites) > 1
     if far := [n for n in factors.sites if several and table[f"without {n}"].isna().all()]:
