@@ -13,7 +13,13 @@ from scipy.special import expit
 
 from findings.statistics.coverage import PRIOR, expanded, mode
 
-FILE, SEED, COUNT, ROWS, SLOPES = Path(__file__).with_name("missing.jsonl"), 10, 400, 600, (0.6, 0.4)
+FILE, SEED, COUNT, ROWS, SLOPES = (
+    Path(__file__).with_name("missing.jsonl"),
+    10,
+    400,
+    600,
+    (0.6, 0.4),
+)
 WAYS = ("drop", "mean", "indicator")
 
 
@@ -34,25 +40,21 @@ def columns(way, a, b, y, gone):
     return np.stack([filled, b, ones, *more], 1), y
 
 
-def main():
-    """Count how often intervals of both slopes hold the truth, by way."""
-    draw, held = np.random.default_rng(SEED), dict.fromkeys(WAYS, np.zeros(2))
-    share = 0.0
-    for _ in range(COUNT):
+def rates(seed, count):
+    """Yield, by way, the percentages of intervals of both slopes that hold the truth."""
+    draw, held, share = np.random.default_rng(seed), {way: np.zeros(2) for way in WAYS}, 0.0
+    for _ in range(count):
         made = table(draw)
-        share += made[-1].mean() / COUNT
+        share += 100 * made[-1].mean() / count
         for way in WAYS:
             x, y = columns(way, *made)
             at = mode(x, y)
             whole = expanded(x, y, at)[0] + PRIOR * np.eye(len(at))
             std = np.sqrt(np.diag(np.linalg.inv(whole)))[:2]
-            held[way] = held[way] + (np.abs(at[:2] - SLOPES) < 1.959964 * std)
-    lines = [
-        {"way": way, "column": 100 * held[way][0] / COUNT, "neighbour": 100 * held[way][1] / COUNT}
-        for way in WAYS
-    ]
-    FILE.write_text("".join(json.dumps({**line, "share": 100 * share}) + "\n" for line in lines))
+            held[way] += 100 * (np.abs(at[:2] - SLOPES) < 1.959964 * std) / count
+    for way, (column, neighbour) in held.items():
+        yield {"way": way, "column": column, "neighbour": neighbour, "share": share}
 
 
 if __name__ == "__main__":
-    main()
+    FILE.write_text("".join(json.dumps(line) + "\n" for line in rates(SEED, COUNT)))
