@@ -45,7 +45,7 @@ from fedbary.errors import SettingError
 from fedbary.inference._head import Head
 from fedbary.methods._conditions import Unfit
 from fedbary.methods._curvature import last_layer, matrix, tensors_of
-from fedbary.methods._expanded import MOST_NUMBERS, RESIDUAL
+from fedbary.methods._expanded import MOST_NUMBERS, RESIDUAL, Claim
 from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weights_of
 from fedbary.parts.parameters import Positive, declared
 from fedbary.settings.config import Settings
@@ -169,9 +169,8 @@ class Newton(Method):
         names = repr(sorted(reply.client for reply in replies)).encode()
         who = int.from_bytes(blake2b(names, digest_size=7).digest())
         found |= {SITES: torch.tensor(len(replies)), WHO: torch.tensor(who)}
-        point, layer = vector_of(server.model), last_layer(server.model)
-        found[STDS] = torch.tensor(len(point) - sum(server.model[name].numel() for name in layer))
-        return {**found, POINT: point}
+        point = vector_of(server.model)
+        return {**found, POINT: point, STDS: torch.tensor(len(point) - self._layer(server))}
 
     def _falls(self, before: Tensors, sums: Tensors) -> bool:
         """Return whether f fell by a part of what the slope at the last point lets expect."""
@@ -214,18 +213,21 @@ class Newton(Method):
 
     def fault(self, server: Server, reply: Reply) -> str | None:
         """Say why a reply is of no loss that is convex in the layer; None if it may be."""
-        layer = matrix(server.model, last_layer(server.model)).numel()
+        layer = self._layer(server)
         hessian = unpacked(reply.tensors[HESSIAN].double(), len(reply.tensors[GRADIENT]))
         return Full(1, layer).fault({"precision": packed(hessian[:layer, :layer])})
 
-    def claimed(self, server: Server, reply: Reply) -> tuple[float, float, float]:
-        """Return the largest entry of H, the largest of g, and ⟨v, H v⟩, as a reply says."""
-        point, slope = vector_of(server.model), reply.tensors[GRADIENT]
-        layer = matrix(server.model, last_layer(server.model)).numel()
+    def claimed(self, server: Server, reply: Reply) -> Claim:
+        """Return what a reply says of its rows at the point; it bounds no loss."""
+        point, layer = vector_of(server.model), self._layer(server)
         hessian = unpacked(reply.tensors[HESSIAN].double(), len(point))[:layer, :layer]
-        point, slope = point[:layer], slope[:layer]
-        bent, spread = hessian.diagonal().max(), point @ hessian @ point
-        return float(bent), float(slope.abs().max()), float(spread)
+        point, slope = point[:layer], reply.tensors[GRADIENT][:layer]
+        bent, spread = float(hessian.diagonal().max()), float(point @ hessian @ point)
+        return Claim(bent, float(slope.abs().max()), spread, lambda at: math.inf)
+
+    def _layer(self, server: Server) -> int:
+        """Return the number of weights of the last layer, with which v begins."""
+        return sum(server.model[name].numel() for name in last_layer(server.model))
 
 
 def mode_of(sums: Tensors) -> Tensor:

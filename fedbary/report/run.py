@@ -107,7 +107,7 @@ def _add_coefficients(document: Document, trained: Trained) -> list[str]:
         return []
     document.text("{title}. Intervals are of {level}.", title=found.title, level="95 %")
     named, (low, high) = found.table, ends(found.level)
-    numbers = ["estimate", low, high, *RATIOS.values(), "P(> 0)", "tau", "p of Q"]
+    numbers = ["estimate", low, high, *RATIOS.values(), "P(> 0)", "tau", "p differ"]
     shown_columns = [name for name in numbers if name in named]
     words = named[["outcome", "term", "unit"]].to_numpy().tolist()
     cells = [

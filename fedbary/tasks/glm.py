@@ -39,6 +39,7 @@ from fedbary.figures.sheet import BLUE
 from fedbary.inference._head import Profiled
 from fedbary.inference._integrated import Integrated, Intercepts
 from fedbary.methods import Reply, Server, method_of
+from fedbary.methods._expanded import Claim
 from fedbary.methods.newton import Newton, vector_of
 from fedbary.methods.pvi import PVI
 from fedbary.parts.parameters import Count, NameList, Positive
@@ -47,7 +48,8 @@ from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfRows
-from fedbary.tasks import _sandwich, _sums
+from fedbary.tasks import _bounds, _sandwich, _sums
+from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._families import FAMILIES, Family, with_first
 from fedbary.tasks._rows import Rows
@@ -628,7 +630,7 @@ class Glm(Rows):
         Newton's sums are of all sites in each round.
         """
         by_sites = self._asks_all and isinstance(method_of(self.settings), PVI)
-        return not by_sites or lines[-1].get(schema.STEP, math.nan) < schema.NEAR
+        return not by_sites or _step(lines[-1]) < schema.NEAR
 
     def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
         """Return why rounds may end: one more has followed a step below 1e-3 standard errors.
@@ -640,31 +642,38 @@ class Glm(Rows):
         asked = [none.union(*heard) - {*line.get(schema.UNASKED, ())} for line in lines]
         if not self._asks_all or heard[-2:] != asked[-2:] or heard[-1] - none.union(*heard[:-1]):
             return ""
-        last = lines[-2:]
-        step = last[0].get(schema.STEP, math.nan)
+        step = _step(lines[-2:][0])
         return f"a step was {step:.1e} standard errors" if step < schema.SETTLED else ""
 
     def doubt(self, facts: Facts, server: Server, reply: Reply) -> str:
-        """Return why no rows have a site's curvature P, slope g and mode W; "": some may.
-
-        The sum of z² over all N rows is N for each column z that the layer sees. So of n rows and
-        K classes P ≤ N/4, |g| ≤ √(n N), and ⟨W, P W⟩, a sum of the logits' variances, is at most
-        n (log(K − 1)/2 + 0.67)². Four, two and two times these are allowed: for sites that came
-        later, and for the prior of a site's own intercept.
-        """
+        """Return why no rows have a site's curvature, slope and mode; "": some may."""
         by, method = dict(self.settings), method_of(self.settings)
         if isinstance(method, Newton) and (method.masked or (said := method.fault(server, reply))):
             return "" if method.masked else f"no rows have such a Hessian: {said}"
         whole = by["start_from"] == "none" and by.get("kl_weight", 1) == 1
-        plain = by["mode"] == "rounds" and whole
-        if not (plain and self.family.classes and isinstance(method, Newton | PVI)):
+        if not (by["mode"] == "rounds" and whole and isinstance(method, Newton | PVI)):
             return ""
-        bent, slope, spread = method.claimed(server, reply)
-        classes, every = len(facts["class_rows"]), float(facts["class_rows"].sum())
-        rows = reply.weight if server.counted else every
-        logits = rows * (math.log(max(classes - 1, 1)) / 2 + 0.67) ** 2
-        sound = bent <= every and slope <= 2 * math.sqrt(rows * every) and spread <= 2 * logits
-        return "" if sound else f"no {rows:.0f} rows of {every:.0f} have such a curvature or slope"
+        claim, every = method.claimed(server, reply), self._counted(facts)[0]
+        rows = min(reply.weight, every) if server.counted else every
+        if self._most(facts, claim, rows, every).allow(claim):
+            return ""
+        return f"no {rows:.0f} rows of {every:.0f} have such a curvature or slope"
+
+    def _most(self, facts: Facts, claim: Claim, rows: float, every: float) -> Most:
+        """Return the most that some of all rows can say."""
+        if self.family.classes:
+            return _bounds.of_classes(rows, every, len(facts["class_rows"]))
+        usual = torch.zeros(1, len(self._alive(facts)) + self.has_bias, dtype=torch.float64)
+        if self.own.family == "gaussian":
+            return _bounds.of_numbers(every, float(facts["noise_std"]), claim.away(usual))
+        events, exposure = float(facts["rows"][1]), every
+        if self.own.exposure != "none":
+            place = self.signature().features.index(self.own.exposure)
+            exposure = every * float(facts["mean"][place])
+        log_rate = math.log(events / exposure)
+        if self.has_bias:
+            usual[0, -1] = log_rate
+        return _bounds.of_counts(every, events, log_rate, claim.away(usual))
 
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return coefficients of the terms' own columns, against references."""
@@ -722,7 +731,7 @@ class Glm(Rows):
 
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Return the step of the round in standard errors, and the NLL of any validation rows."""
-        step = float(outcome.told.get(schema.STEP, math.nan))
+        step = _step(outcome.told)
         x, y = deal.evaluation_data(self.held, self.deal)
         if not (self.predicts and len(y)):
             return Scored({schema.STEP: step, "nll": math.nan})
@@ -813,6 +822,12 @@ class Glm(Rows):
             law = torch.distributions.Poisson(mean)  # type: ignore[assignment]
         rmse = (y - mean).square().mean().sqrt()
         return {"nll": -float(law.log_prob(y).mean()), "rmse": float(rmse)}
+
+
+def _step(told: Mapping[str, Any]) -> float:
+    """Return the step of a round; NaN, which a line holds as none, if it had none."""
+    step = told.get(schema.STEP)
+    return math.nan if step is None else float(step)
 
 
 _PAIR = re.compile(r"(?:`([^`]+)`|([^\s=`]+))=(?:`([^`]+)`|(\S+))(?:\s+|$)")

@@ -35,10 +35,12 @@ from fedbary.data.standardise import Sums
 from fedbary.data.tables import Layout, perhaps
 from fedbary.errors import CellError, SettingError
 from fedbary.inference._head import Joint
+from fedbary.methods._expanded import Claim
 from fedbary.parts.parameters import Positive
 from fedbary.predictive import Prediction, Predictive
 from fedbary.settings.config import Settings
-from fedbary.tasks import _sums
+from fedbary.tasks import _bounds, _sums
+from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._families import Family, of_counts
 from fedbary.tasks._values import Condition, Dialogue, Facts, Loss, Outcome, Question
@@ -322,6 +324,15 @@ class Survival(Glm):
         """Return the rows of all sites, and their events."""
         events, *_ = self._events(facts)
         return float(facts["rows"][0]), torch.tensor([events], dtype=torch.float64)
+
+    def _most(self, facts: Facts, claim: Claim, rows: float, every: float) -> Most:
+        """Return the most that all rows can say."""
+        events, *_ = self._events(facts)
+        if self.own.family == "cox":
+            return _bounds.of_events(every, events)
+        width = len(self._alive(facts)) + self.baselines
+        usual = torch.zeros(1, width, dtype=torch.float64)  # offsets hold the rates of intervals
+        return _bounds.of_counts(every, events, 0.0, claim.away(usual))
 
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return logarithms of hazard ratios, and of the baseline's hazards or their ratios."""

@@ -364,18 +364,19 @@ def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]
         f"{o}: {t}" if several else t for o, t in zip(table["outcome"], table["term"], strict=True)
     ]
     table = table.assign(name=names)
-    if factors.sites and len(differ := table[table["p of Q"] < DIFFER]):
+    if factors.sites and len(differ := table[table["p differ"] < DIFFER]):
         shown = [f"{r['name']} {r[low]:.4g} to {r[high]:.4g}" for _, r in differ.iterrows()]
         yield (
-            f"Sites differ (p of Q below {DIFFER}). Take the Hartung-Knapp interval for "
+            f"Sites differ (p differ below {DIFFER}). Take the Hartung-Knapp interval for "
             f"{listed(shown, '; ')}"
         )
     p, most = factors.score()
     if p < DIFFER:
+        enough = ". A level of each site's own may be enough to explain it"
         yield (
             f"Sites do not have one set of coefficients (score test, p = {p:.2g}; most of it: "
-            f"{most}). Take the Hartung-Knapp intervals of all terms. A level of each site's own "
-            "may be enough to explain it"
+            f"{most}). Take the Hartung-Knapp intervals of all terms"
+            f"{enough if INTERCEPT in held.terms else ''}"
         )
     several = len(factors.sites) > 1
     if private := sorted(factors.unshared & factors.sites.keys()):
