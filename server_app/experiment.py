@@ -281,7 +281,8 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
             )
         recorder.settle()
         calibrate(recorder, roster, asker, config)
-        recorder.finish()
+        told = asker.hold(task.ask_last(recorder.model, facts), roster.present, agreed)
+        recorder.finish(told)
     except BaseException as error:
         recorder.give_up(error)
         record.note("stopped", reason=type(error).__name__)

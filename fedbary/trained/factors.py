@@ -68,6 +68,7 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
     state, model = select_prefix(METHOD_STATE, checkpoint.strategy), checkpoint.arrays
     _require_linear(contrasts, model)
     notes = [*contrasts.notes, *_unused_rows(trained), *_filled(trained, anyway)]
+    notes += trained.task.said_last(trained.told)
     if isinstance(method, SumsMethod):
         factors = of_sums(method, state, contrasts)
         words = f"least squares, t with {factors.degrees:.0f} degrees of freedom"
