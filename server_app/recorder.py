@@ -333,7 +333,7 @@ class Recorder:
         if said := verdict(self.results.result):
             log(WARNING, "%s", said)
         is_last = self.results.result[schema.ROUND] == self.results.rounds[-1][schema.ROUND]
-        for said_last in self.task.said_last(told):
+        for said_last in self.task.said_last(told, self.facts):
             log(INFO, "%s", said_last)
         for advice in self.task.advice(self.last, self.facts) if is_last else ():
             if "calibrate=" not in advice or "calibrate=" not in said:

@@ -63,15 +63,16 @@ def answer_cells(
 def joined(cells: Tensor, least: int) -> Tensor:
     """Return cells (4, G) each of which has `least` events and as many other rows, or no row.
 
-    A cell that is short joins the next one, and the last joins the one before. All together are
-    told if they have none of the one and enough of the other; else nothing is told.
+    A cell that is short joins the next one, and the last joins the one before. Where all rows have
+    an event, or none has, a cell needs `least` rows. Nothing is told where all together are short.
     """
-    found, held, last = torch.zeros_like(cells), torch.zeros_like(cells[:, 0]), -1
+    whole, found, held = cells.sum(1), torch.zeros_like(cells), torch.zeros_like(cells[:, 0])
+    alike, last = whole[2] in (0, whole[0]), -1
     for place in range(cells.shape[1]):
         held = held + cells[:, place]
-        if min(held[2], held[0] - held[2]) >= least:
+        if (held[0] if alike else min(held[2], held[0] - held[2])) >= least:
             found[:, place], held, last = held, torch.zeros_like(held), place
-    if last >= 0 or (held[0] >= least and held[2] in (0, held[0])):
+    if last >= 0:
         found[:, last] += held
     return found
 

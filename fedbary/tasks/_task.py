@@ -394,7 +394,7 @@ class Task(ABC):
         return {}
         yield
 
-    def said_last(self, found: Mapping[str, Tensor]) -> Iterable[str]:
+    def said_last(self, found: Mapping[str, Tensor], facts: Facts) -> Iterable[str]:
         """Return lines on what sites told after the last round."""
         return ()
 

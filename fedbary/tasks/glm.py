@@ -403,7 +403,8 @@ class Glm(Rows):
         """
         layout = self.signature()
         width, classes = len(layout.features), len(layout.classes)
-        beside = functools.partial(self.beside, columns=layout.features)
+        compared = layout.features if classes else (*layout.features, self.own.target)
+        beside = functools.partial(self.beside, columns=compared)
         sums = yield from _sums.ask(width + max(1, classes), classes, beside=beside)
         scale = Standardiser.from_sums(sums)
         facts = {"mean": scale.mean, "std": scale.std}

@@ -40,7 +40,7 @@ from fedbary.parts.parameters import Positive
 from fedbary.predictive import Prediction, Predictive
 from fedbary.scores.survival import concordance, kaplan_meier, pair_sums, pairs
 from fedbary.settings.config import Settings
-from fedbary.tasks import _sums
+from fedbary.tasks import _proportional, _sums
 from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._families import Family, of_counts
 from fedbary.tasks._survived import (
@@ -67,6 +67,9 @@ OF, EVENT_TIMES, INTERVALS = "of", "event-times", "intervals"
 
 WEIGHTS = "output.weight"
 """The model's tensor."""
+
+SHOWN = 3
+"""Terms whose tests of proportional hazards a line names, the least p first."""
 
 LOG_RANK = "log-rank"
 """The name of the question for a site's part of the log-rank tests."""
@@ -106,6 +109,8 @@ def of_survival(settings: Settings) -> Iterator[Condition]:
     common = own.family == "cox" and own.intercepts == "common"
     yield "intercepts", not common, "auto or site for family=cox; family=hazard has a common one"
     risk = own.at == "auto" or (own.family == "hazard" and own.intercepts != "site")
+    tests = settings.evaluate_on == "test"
+    yield "evaluate_on", tests, "test for task=survival: fedbary evaluate scores further rows"
     yield "at", risk, "auto: only family=hazard with a common baseline predicts a risk"
 
 
@@ -215,6 +220,10 @@ class Survival(Glm):
             raise CellError("event", self.own.event, allowed)
         if not levels and "=" in self.own.event:
             raise CellError("event", self.own.event, f"{column}: a column of 0 and 1")
+        if held.groups is not None:
+            said, allowed = "names that repeat", "one row a name, from time 0 on: rows with late "
+            allowed += "entry, or several of one patient, have no likelihood here"
+            raise CellError(f"{self.own.id} of {held.source}", said, allowed, said)
         event = self._event(held.x, held.layout)
         if not ((event == 0) | (event == 1)).all():
             said = "numbers other than 0 and 1"
@@ -271,7 +280,7 @@ class Survival(Glm):
             parts_of = [torch.cat([apart, var.flatten()]) for apart, var in tests]
             return {"count": len(shard.y), "tests": torch.cat(parts_of).tolist()}
         event = self._event(shard.x, self.signature())
-        if question in (PAIRS, CELLS, CURVES):
+        if question in (PAIRS, CELLS, CURVES, _proportional.NAME):
             return self._answer_last(question, shard.x, shard.y, event, asked, tensors)
         if OF not in asked:
             return super().answer(question, shard, asked, tensors)
@@ -303,6 +312,8 @@ class Survival(Glm):
         held = self.hazards(weights, taken, facts, float(asked["at"]) if "at" in asked else None)
         if question == PAIRS:
             return answer_pairs(held.predictor, time, event)
+        if question == _proportional.NAME:
+            return _proportional.answer(taken, held.predictor, time, event)
         assert held.risk is not None
         until, happened = time.clamp_max(held.at), event * (time <= held.at)
         log_hazard = held.predictor + self._log_parts(weights, until, facts).logsumexp(1)
@@ -409,6 +420,9 @@ class Survival(Glm):
         found = {"pairs": _sum(sites), "sites": torch.tensor([float(len(sites))])}
         if self.predicts and (cells := (yield from ask_cells(tensors, self.at(facts)))):
             found |= {"cells": _sum(cells), "at": torch.tensor([self.at(facts)]).double()}
+        width = len(self._alive(facts))
+        if proportional := (yield from _proportional.ask(tensors, width)):
+            found |= {"proportional": _sum(proportional)}
         if not self.intervals:
             return found
         try:
@@ -421,12 +435,29 @@ class Survival(Glm):
             found |= {"curves": _sum(curves), "cuts": cuts}
         return found
 
-    def said_last(self, found: Mapping[str, Tensor]) -> Iterator[str]:
-        """Yield a line on C."""
-        if "pairs" in found:
-            c, low, high = concordance(found["pairs"].numpy())
-            many = f"{float(found['pairs'][1]):.0f} pairs within {int(found['sites'])} sites"
-            yield f"C = {c:.3f} ({low:.3f} to {high:.3f}) by {many}, at rows that were trained on"
+    def said_last(self, found: Mapping[str, Tensor], facts: Facts) -> Iterator[str]:
+        """Yield lines on C and on tests of proportional hazards."""
+        if "pairs" not in found:
+            yield "C is not known: no site told its pairs"
+            return
+        c, low, high = concordance(found["pairs"].numpy())
+        many = f"{float(found['pairs'][1]):.0f} pairs within {int(found['sites'])} sites"
+        yield f"C = {c:.3f} ({low:.3f} to {high:.3f}) by {many}, at rows that were trained on"
+        if "proportional" not in found:
+            return
+        alive, design = self._alive(facts), self.design(self.signature(), facts)
+        turn = facts["turn"].view(len(alive), -1).double()[alive]
+        groups: dict[str, list[int]] = {}
+        kept = [term for term, held in zip(design.terms_of_columns, alive, strict=True) if held]
+        for place, term in enumerate(kept):
+            groups.setdefault(":".join(factor.name for factor in term), []).append(place)
+        back = torch.zeros_like(turn)
+        back[:, alive] = torch.linalg.inv(turn[:, alive])
+        (_, whole, degrees), *each = _proportional.score_tests(found["proportional"], back, groups)
+        least = sorted((float(chdtrc(k, chi2)), name) for name, chi2, k in each if k)[:SHOWN]
+        said = f"chi² = {whole:.4g} of {degrees}, p = {chdtrc(degrees, whole):.2g}"
+        terms = ", ".join(f"{name} p = {p:.2g}" for p, name in least)
+        yield f"Proportional hazards within sites, by log time: {said}; least: {terms}"
 
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return logarithms of hazard ratios, and of the baseline's hazards or their ratios."""

@@ -68,7 +68,7 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
     state, model = select_prefix(METHOD_STATE, checkpoint.strategy), checkpoint.arrays
     _require_linear(contrasts, model)
     notes = [*contrasts.notes, *_unused_rows(trained), *_filled(trained, anyway)]
-    notes += trained.task.said_last(trained.told)
+    notes += trained.task.said_last(trained.told, trained.facts)
     if isinstance(method, SumsMethod):
         factors = of_sums(method, state, contrasts)
         words = f"least squares, t with {factors.degrees:.0f} degrees of freedom"

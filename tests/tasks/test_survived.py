@@ -86,7 +86,11 @@ def test_cox_tells_curves_only_if_asked(tmp_path):
         folder.mkdir()
         fitted(folder, table, **FLAT, target="time", family="cox", intervals=intervals)
         held = fedbary.load(folder / "run")
-        assert {*held.told} == {"pairs", "sites"} | more and "cuts" not in held.facts
+        assert {*held.told} == {
+            "pairs",
+            "sites",
+            "proportional",
+        } | more and "cuts" not in held.facts
     assert len(survival_of(held)["time"]) == 4
 
 
