@@ -36,7 +36,7 @@ def edges(weights: Tensor) -> Tensor:
 def answer_pairs(predictor: Tensor, time: Tensor, event: Tensor) -> dict[str, Any]:
     """Answer with the sums of pairs; rows of float32 that are equal have equal predictors."""
     held = pairs(predictor.float().numpy(), time.numpy(), event.numpy())
-    return {"pairs": pair_sums(*held).tolist()}
+    return {PAIRS: pair_sums(*held).tolist()}
 
 
 def answer_cells(
@@ -57,7 +57,7 @@ def answer_cells(
     cell = torch.bucketize(predictor, at)
     told = torch.stack([torch.ones_like(risk), risk, event, expected]).double()
     sums = torch.zeros(4, GROUPS, dtype=torch.float64).index_add(1, cell, told)
-    return {"cells": joined(sums, least).flatten().tolist()}
+    return {CELLS: joined(sums, least).flatten().tolist()}
 
 
 def joined(cells: Tensor, least: int) -> Tensor:
@@ -91,14 +91,14 @@ def answer_curves(inside: Tensor, events: Tensor, groups: Tensor, least: int) ->
     """
     there = (inside > 0).double()
     sums = torch.stack([groups.double().T @ part for part in (there, events, inside)], 1)
-    return {"curves": (sums * (sums[:, :1] >= least)).flatten().tolist()}
+    return {CURVES: (sums * (sums[:, :1] >= least)).flatten().tolist()}
 
 
 def ask_pairs(tensors: Mapping[str, Tensor]) -> Dialogue[list[Tensor]]:
     """Ask for the sums of pairs of each site, (5,)."""
 
     def read(metrics: Mapping[str, Any], most: int) -> Tensor:
-        told = _told(metrics["pairs"], (5,), most**3)
+        told = _told(metrics[PAIRS], (5,), most**3)
         right, every, aa, ab, bb = told.tolist()
         sound = right <= every <= most * (most - 1) / 2 and aa <= ab <= bb <= 2 * every * most
         if not (sound and 4 * every**2 <= most * bb * (1 + 1e-9)):
@@ -112,7 +112,7 @@ def ask_cells(tensors: Mapping[str, Tensor], at: float) -> Dialogue[list[Tensor]
     """Ask for the cells of predicted risk until a time of each site, (4, 10)."""
 
     def read(metrics: Mapping[str, Any], most: int) -> Tensor:
-        rows, risk, events, expected = told = _told(metrics["cells"], (4, GROUPS), 1e15)
+        rows, risk, events, expected = told = _told(metrics[CELLS], (4, GROUPS), 1e15)
         sound = (events <= rows) & (risk <= rows * (1 + 1e-9)) & ((expected == 0) | (rows > 0))
         if not (sound.all() and _are_counts(told[[0, 2]]) and rows.sum() <= most):
             raise ValueError(f"no {most} rows have these events and risks")
@@ -126,7 +126,7 @@ def ask_curves(cuts: Tensor, groups: int) -> Dialogue[list[Tensor]]:
     shape = (1 + groups, 3, len(cuts) + 1)
 
     def read(metrics: Mapping[str, Any], most: int) -> Tensor:
-        told = _told(metrics["curves"], shape, 1e15)
+        told = _told(metrics[CURVES], shape, 1e15)
         rows, events, time = told.unbind(1)
         lengths = torch.cat([cuts.diff(prepend=cuts.new_zeros(1)), cuts.new_tensor([torch.inf])])
         sound = (events <= rows) & ((time <= rows * lengths * (1 + 1e-9)) | (time == 0))

@@ -285,11 +285,19 @@ class Survival(Glm):
         if OF not in asked:
             return super().answer(question, shard, asked, tensors)
         if asked[OF] == INTERVALS:
-            cuts = torch.tensor(asked["cuts"], dtype=torch.float64)
-            return _sums.answer(torch.cat(parts(shard.y, event, cuts), 1), asked)
+            return _sums.answer(torch.cat(parts(shard.y, event, self._cuts(asked)), 1), asked)
+        if not self.intervals:
+            raise ValueError("a run without intervals, whose sites tell no time")
         times = shard.y.double().where(event == 1, torch.nan)[:, None]
         how = _sums.answer if question == _sums.NAME else _sums.answer_medians
         return how(times, asked)
+
+    def _cuts(self, asked: Mapping[str, Any]) -> Tensor:
+        """Return the cuts of a question; a ValueError if they are more than the settings say."""
+        cuts = torch.tensor(asked["cuts"], dtype=torch.float64)
+        if len(cuts) >= self.intervals:
+            raise ValueError(f"{len(cuts)} cuts, for {self.intervals} intervals")
+        return cuts
 
     def _answer_last(
         self,
@@ -303,7 +311,7 @@ class Survival(Glm):
         """Answer with what rows tell of a model, `WEIGHTS` among the facts."""
         least = int(asked[LEAST])
         if question == CURVES:
-            cuts = torch.tensor(asked["cuts"], dtype=torch.float64)
+            cuts = self._cuts(asked)
             names = self.signature().features
             levels = [names.index(level) for level in self.levels(self.signature())]
             groups = torch.cat([torch.ones_like(x[:, :1]), x[:, levels]], 1)
@@ -612,11 +620,8 @@ class Survival(Glm):
         Targets are times and events, (N, 2).
         """
         time, event = y.double().numpy().T
-        found = {
-            "c_index": concordance(
-                pair_sums(*pairs(prediction.predictor.float().numpy(), time, event))
-            )[0]
-        }
+        sums = pair_sums(*pairs(prediction.predictor.float().numpy(), time, event))
+        found = {"c_index": concordance(sums)[0]}
         if prediction.risk is None:
             return found
         observed = 1 - kaplan_meier(time, event, prediction.at)[0]

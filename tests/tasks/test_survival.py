@@ -173,7 +173,7 @@ def test_the_table_has_the_log_rank_test_within_sites(tmp_path):
 def test_the_page_s_commands_are_runs(tmp_path, monkeypatch):
     text = (Path(__file__).parents[2] / "docs" / "howto" / "survival.md").read_text("utf-8")
     commands = re.findall(r"^fedbary (\w+) (.*)$", text, re.MULTILINE)
-    assert len(commands) == 5
+    assert len(commands) == 6
     table = rossi().rename(columns={"time": "days", "event": "died", "mar": "sex", "paro": "stage"})
     table.to_csv(tmp_path / "patients.csv", index=False)
     monkeypatch.chdir(tmp_path)
@@ -187,4 +187,8 @@ def test_the_page_s_commands_are_runs(tmp_path, monkeypatch):
                 main()
             assert not ended.value.code
     assert {"upper risk at 730"} < {*pd.read_csv("predictions.csv")}
-    assert (tmp_path / "coefficients" / "survival.csv").exists()
+    written = {file.name for file in (tmp_path / "coefficients").iterdir()}
+    assert {"survival.csv", "survival.png", "calibration.csv"} <= written
+    scores = pd.read_csv(tmp_path / "evaluation" / "scores.csv")
+    assert {"c_index", "predicted_risk", "observed_risk"} <= {*scores}
+    assert not (tmp_path / "cox" / "survival.csv").exists()

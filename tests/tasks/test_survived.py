@@ -7,11 +7,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from lifelines.utils import concordance_index
-from test_glm import fitted, sites_of
+from runs_of import lines
+from test_glm import fitted, settings_of, sites_of
 from test_survival import FLAT, rossi
 
 import fedbary
+from fedbary import client_app
+from fedbary.data.sites import Site
+from fedbary.errors import SettingError
 from fedbary.scores.survival import concordance
+from fedbary.server_app import run as server_run
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.tasks import task_of
 from fedbary.tasks._survived import (
     answer_cells,
     answer_curves,
@@ -92,6 +99,64 @@ def test_cox_tells_curves_only_if_asked(tmp_path):
             "proportional",
         } | more and "cuts" not in held.facts
     assert len(survival_of(held)["time"]) == 4
+
+
+def test_hospitals_keep_to_their_limit_and_one_that_counts_years_is_named(tmp_path):
+    rng, nodes, heard = np.random.default_rng(0), [], []
+    site, table = rng.integers(0, 3, 432), rossi()[["fin", "age", "prio", "time", "event"]]
+    table = table.assign(fin=np.where(table.fin == 1, "yes", "no"), time=7 * table.time)
+    for number in range(3):
+        rows = table[site == number]
+        rows = rows.assign(time=rows.time / 365.25) if number == 1 else rows
+        rows.to_csv(tmp_path / f"{number}.csv", index=False)
+        place = {"data-path": f"{tmp_path}/{number}.csv", "state-path": f"{tmp_path}/of {number}"}
+        nodes.append({"name": f"site {number}", "budget": 2.0, "min-cell": 6, **place})
+
+    class Listening(InlineGrid):
+        def _answer(self, message):
+            reply = super()._answer(message)
+            if message.content["config"].get("question") in ("risk-groups", "curves"):
+                heard.extend(reply.content["metrics"].items())
+            return reply
+
+    words = {**FLAT, "target": "time", "clients": 3}
+    settings = settings_of(tmp_path, table.sample(80, random_state=0), **words)
+    server_run(Listening(client_app.app, nodes, settings.model_dump()), settings, tmp_path / "run")
+    assert [name for name, _ in heard].count("risk-groups") == 3 == len(heard) / 2
+    for name, numbers in heard:
+        if name == "curves":
+            at_risk = torch.tensor(numbers).view(3, 3, -1)[:, 0]
+            assert ((at_risk == 0) | (at_risk >= 6)).all()
+        else:
+            rows, _, events, _ = torch.tensor(numbers).view(4, -1)
+            assert ((events == 0) | (events >= 6)).all()
+            assert ((rows == events) | (rows - events >= 6)).all()
+    (line,) = lines(tmp_path / "run")[0]["cautions"]
+    assert line.startswith("column time may have another unit at site 1")
+    assert "years and days" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"model": "cox"}, "perhaps family=cox"),
+        ({"model": "hazard"}, "perhaps family=hazard"),
+        ({"evaluate_on": "validation"}, "fedbary evaluate scores further rows"),
+        ({"id": "prio"}, "one row a name"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_way_out(tmp_path, words, said):
+    with pytest.raises(SettingError, match=said):
+        task_of(settings_of(tmp_path, rossi(), **FLAT, target="time", **words)).signature()
+
+
+def test_a_site_tells_no_more_times_than_the_settings_say(tmp_path):
+    task = task_of(settings_of(tmp_path, rossi(), **FLAT, target="time", family="cox"))
+    shard = task.shard(Site("partition 0", "", 0, 4), task.signature())
+    with pytest.raises(ValueError, match="0 intervals"):
+        task.answer("curves", shard, {"cuts": [10.0], "min-cell": 0}, {})
+    with pytest.raises(ValueError, match="tell no time"):
+        task.answer("sums", shard, {"of": "event-times", "shift": [0.0]}, {})
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=10, max_size=10))
