@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedbary.attacks import require_simulation
 from fedbary.data.digest import checksum
@@ -208,13 +209,15 @@ def _same_as_server(task: Task, roster: Roster) -> Iterator[str]:
         yield f"{said}: scores on new rows may be worse"
 
 
-def _ask_last(recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[str, Any]) -> None:
-    """Put the task's last questions to the last round's sites, and keep what they tell."""
-    task, model = recorder.task, recorder.model.state_dict()
-    nodes = recorder.strategy.contributors or [member.node_id for member in roster.members]
-    if found := asker.hold(task.ask_last(model), nodes, config):
-        at = torch.tensor([float(recorder.results.result[ROUND])])
-        recorder.results.write_tensors(task.facts_last, {**found, ROUND: at})
+def _told_last(
+    recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """Put the task's last questions to the last round's sites; return what they tell, and when."""
+    nodes = recorder.strategy.contributors or roster.present
+    questions = recorder.task.ask_last(recorder.model, recorder.facts)
+    found = asker.hold(questions, nodes, config)
+    at = torch.tensor([float(recorder.results.result[ROUND])])
+    return {**found, ROUND: at} if found else {}
 
 
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
@@ -299,8 +302,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
             )
         recorder.settle()
         calibrate(recorder, roster, asker, config)
-        _ask_last(recorder, roster, asker, config)
-        recorder.finish()
+        recorder.finish(_told_last(recorder, roster, asker, config))
     except BaseException as error:
         recorder.give_up(error)
         record.note("stopped", reason=type(error).__name__)

@@ -22,7 +22,7 @@ from fedbary.methods import Tensors
 from fedbary.predictive import Predictive
 from fedbary.runs import schema
 from fedbary.runs.failing import advised, turn, verdict
-from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder
+from fedbary.runs.run_folder import BACKGROUND, LAST, NETWORKS, RunFolder
 from fedbary.runs.schema import validation_score
 from fedbary.runs.tracking import Tracking
 from fedbary.server_app.roster.roster import Roster
@@ -320,12 +320,17 @@ class Recorder:
         if self.settings.keep_best != "none":
             self._take_best()
 
-    def finish(self) -> None:
-        """Write the members' networks and the posterior of the result, then the pictures."""
+    def finish(self, told: Mapping[str, Tensor]) -> None:
+        """Write the members' networks and the posterior of the result, then the pictures.
+
+        `told` is what sites told after the last round.
+        """
         if members := self.predictive.members:
             self.results.write_tensors(NETWORKS, members)
         if background := self.predictive.background:
             self.results.write_tensors(BACKGROUND, background.tensors())
+        if told:
+            self.results.write_tensors(LAST, told)
         whole = {**frozen_tensors(self.model), **self.predictive.posterior.state_dict()}
         self.results.finish(Posterior.from_state_dict(whole))
         if self.settings.pictures:
@@ -334,6 +339,8 @@ class Recorder:
         if said := verdict(self.results.result):
             log(WARNING, "%s", said)
         is_last = self.results.result[schema.ROUND] == self.results.rounds[-1][schema.ROUND]
+        for said_last in self.task.said_last(told, self.facts):
+            log(INFO, "%s", said_last)
         for advice in self.task.advice(self.last, self.facts) if is_last else ():
             if "calibrate=" not in advice or "calibrate=" not in said:
                 log(INFO, "%s", advice)

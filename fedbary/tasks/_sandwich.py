@@ -31,6 +31,9 @@ NAME = "scores"
 CLUSTERS, PRODUCTS, ROWS, SITES = "clusters", "products", "rows", "sites"
 """Names of the numbers: clusters and B's triangle at a site; their sums, and of how many."""
 
+KEPT = f"{NAME}/"
+"""The prefix of the sums' names in a run's folder."""
+
 
 def answer(shard: Shard, nll: Loss, tensors: Mapping[str, Tensor], whole: bool) -> dict[str, Any]:
     """Return how many clusters a site has, and the triangle of its B.
@@ -76,4 +79,5 @@ def ask(model: Mapping[str, Tensor], parameters: int) -> Dialogue[dict[str, Tens
     counts = zip((ROWS, CLUSTERS), ([each[k] for each in answers] for k in (0, 1)), strict=True)
     found = {name: torch.tensor([float(sum(held))]) for name, held in counts}
     total = torch.stack([each[2] for each in answers]).sum(0)
-    return {**found, SITES: torch.tensor([float(len(answers))]), PRODUCTS: total}
+    found |= {SITES: torch.tensor([float(len(answers))]), PRODUCTS: total}
+    return {KEPT + name: held for name, held in found.items()}

@@ -105,8 +105,6 @@ class Task(ABC):
         True if a run without normalisation takes no sums of the sites' data but its method's.
     facts : str
         File name of the facts in the run folder; "" for a task without questions.
-    facts_last : str
-        File name of what it learns after the last round; "" for nothing.
     counts_classes : bool
         True if the answer to a question counts the examples of each class.
     known_metrics : mapping of str to (float, float)
@@ -125,7 +123,6 @@ class Task(ABC):
     one_class = True
     private = False
     facts = ""
-    facts_last = ""
     counts_classes = False
     known_metrics: Mapping[str, tuple[float, float]] = {}
     curves: tuple[Curve, ...]
@@ -389,14 +386,21 @@ class Task(ABC):
         return {}
         yield
 
-    def ask_last(self, model: Mapping[str, Tensor]) -> Dialogue[dict[str, Tensor]]:
-        """Ask all sites after the last round, whose model is given; return vectors to keep."""
+    def ask_last(self, model: nn.Module, facts: Facts) -> Dialogue[dict[str, Tensor]]:
+        """Ask all sites after the last round, of the run's model; return what they tell.
+
+        It is kept in the run's folder. No question may be needed: the model is there already.
+        """
         return {}
         yield
 
     def near(self, lines: Sequence[Mapping[str, Any]]) -> bool:
         """Return whether sites that may answer seldom are asked now, by the lines so far."""
         return True
+
+    def said_last(self, found: Mapping[str, Tensor], facts: Facts) -> Iterable[str]:
+        """Return lines on what sites told after the last round."""
+        return ()
 
     def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
         """Return why rounds end early, by the lines of all rounds so far; "": they go on."""

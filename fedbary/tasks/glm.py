@@ -194,7 +194,6 @@ class Glm(Rows):
 
     Parameters: type[OfTerms] = OfGlm
     reads = "data/tables read_labelled"
-    facts_last = "scores"
     conditions = (of_terms, of_glm)
     curves = ((schema.STEP, 1, "Largest step (standard errors)", BLUE),)
 
@@ -462,7 +461,8 @@ class Glm(Rows):
         """
         layout = self.signature()
         width, classes = len(layout.features), len(layout.classes)
-        beside = functools.partial(self.beside, columns=layout.features)
+        compared = layout.features if classes else (*layout.features, self.own.target)
+        beside = functools.partial(self.beside, columns=compared)
         sums = yield from _sums.ask(width + max(1, classes), classes, beside=beside)
         scale = Standardiser.from_sums(sums)
         facts = {"mean": scale.mean, "std": scale.std}
@@ -612,11 +612,12 @@ class Glm(Rows):
         turn = facts["turn"]
         return turn.view(math.isqrt(len(turn)), -1).any(0)
 
-    def ask_last(self, model: Mapping[str, Tensor]) -> Dialogue[dict[str, Tensor]]:
+    def ask_last(self, model: nn.Module, facts: Facts) -> Dialogue[dict[str, Tensor]]:
         """Ask for products of scores at the mode, if standard errors are made of them."""
         if self.own.errors == "model":
             return {}
-        return (yield from _sandwich.ask(model, len(vector_of(model))))
+        state = model.state_dict()
+        return (yield from _sandwich.ask(state, len(vector_of(state))))
 
     @property
     def _asks_all(self) -> bool:

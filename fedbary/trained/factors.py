@@ -25,11 +25,10 @@ from fedbary.methods._sums import SumsMethod, sites_of
 from fedbary.methods.newton import STDS, Newton, mode_of
 from fedbary.methods.pvi import PVI
 from fedbary.runs.resume import rounds_before, sound_checkpoint
-from fedbary.runs.run_folder import tensors_of
 from fedbary.runs.schema import CLIENTS, ROUND, SETTLED, unshared
 from fedbary.settings.config import Settings
 from fedbary.tasks import INTERCEPT, Contrasts, are_levels
-from fedbary.tasks._sandwich import CLUSTERS, PRODUCTS, ROWS, SITES
+from fedbary.tasks._sandwich import CLUSTERS, KEPT, PRODUCTS, ROWS, SITES
 from fedbary.texts import listed
 from fedbary.trained.coefficients import (
     COLLINEAR,
@@ -79,6 +78,7 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
     state, model = select_prefix(METHOD_STATE, checkpoint.strategy), checkpoint.arrays
     _require_linear(contrasts, model)
     notes = [*contrasts.notes, *_unused_rows(trained), *_filled(trained, anyway)]
+    notes += trained.task.said_last(trained.told, trained.facts)
     if isinstance(method, SumsMethod):
         factors = of_sums(method, state, contrasts)
         words = f"least squares, t with {factors.degrees:.0f} degrees of freedom"
@@ -178,10 +178,9 @@ def with_sandwich(
     if how == "model":
         return factors
     q, _ = basis(factors.contrasts)
-    told = (trained.folder / f"{trained.task.facts_last}.safetensors").exists()
-    held = tensors_of(trained.folder, trained.task.facts_last) if told else {}
+    held = select_prefix(KEPT, trained.told)
     sites = int(held.get(SITES, torch.zeros(1)))
-    now = told and int(held[ROUND]) == trained.rounds[-1][ROUND]
+    now = bool(held) and int(trained.told[ROUND]) == trained.rounds[-1][ROUND]
     if not now or sites < len(seen):
         if anyway:
             return factors
