@@ -20,11 +20,17 @@ from fedbary.errors import RunError, SettingError, last_words
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
 from fedbary.runs.ending import end_with_parent, spare_imports
-from fedbary.runs.location import claimed_folder, is_whole, only_writer, require_startable
+from fedbary.runs.location import (
+    claimed_folder,
+    is_whole,
+    only_writer,
+    read_rounds,
+    require_startable,
+)
 from fedbary.runs.own_code import code_config
 from fedbary.runs.resume import checkpoint_to_resume, lengthen_locked, way_back
 from fedbary.runs.run_folder import read_signature
-from fedbary.runs.schema import ROUND
+from fedbary.runs.schema import ROUND, unshared
 from fedbary.runs.sites import forgotten_sites, left_out_sites, read_site_keys
 from fedbary.server_app.beginning import (
     facts_of,
@@ -277,6 +283,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         recorder.model.load_state_dict(checkpoint.arrays)
         recorder.strategy.load_state_dict(checkpoint.strategy, completed)
     if beginning is not None:
+        recorder.unshared |= unshared(read_rounds(beginning.run.folder))
         warm_start(recorder, beginning)
 
     try:

@@ -182,6 +182,8 @@ class Recorder:
         The run's, to be set before the first round.
     cautions : sequence of str
         Lines on sites and columns that differ, to be set before the first round.
+    unshared : set of str
+        Names of the sites that do not share their own estimates, those of earlier runs among them.
     """
 
     strategy: MethodStrategy
@@ -205,6 +207,7 @@ class Recorder:
         self.known_metrics = {**KNOWN, **self.task.known_metrics}
         self.last = Scored({})
         self.cautions: Sequence[str] = ()
+        self.unshared = schema.unshared(results.rounds)
         self._trained: list[ClientMetrics] | None = None
         self._held_out: list[ClientMetrics] = []
         self._spread: dict[str, float] = {}
@@ -282,6 +285,9 @@ class Recorder:
             **({schema.CAUTIONS: self.cautions} if self.cautions and not server_round else {}),
         }
         line = {**advised(line, self.settings, self.results.rounds)}
+        private = {m.name for m in self.roster.members if "estimate" not in m.shared}
+        if names := self.unshared | private:
+            line[schema.UNSHARED] = sorted(names)
         self._trained, self._held_out = None, []
         self.results.add_round(line)
         self._tracking.add_round(self.results.rounds[-1])

@@ -10,6 +10,9 @@ N(0, 1/λ), counted once,
 eigenvalues below 0, their absolute values count. The fixed point is the mode of all rows, whatever
 the split. The posterior is N(v, Λ⁻¹) there.
 
+With random intercepts of sites the last coordinate of v is η = log τ. The prior of τ is
+half-normal, so that −log p(η) = τ²/(2 s²) − η. A step moves η by 1 at most.
+
 Only sums enter, in float64. So masks that cancel in the sum change nothing: the server learns no
 site's numbers (`masked=true`). The state holds sums alone, and no factor of a site.
 
@@ -54,6 +57,9 @@ VALUE, GRADIENT, HESSIAN = "sums/value", "sums/gradient", "sums/hessian"
 POINT, PART, SITES, WHO, AWAY = "sums/point", "step/part", "sums/sites", "sums/who", "sums/away"
 """The keys of v at the sums and γ, of how many sites and which replied, of rounds without some."""
 
+STDS = "sums/stds"
+"""The key of how many coordinates at the end of v are logarithms of standard deviations."""
+
 HUGE = 1e300
 """The value where a site's likelihood overflows; gradient and Hessian are 0 there."""
 
@@ -93,12 +99,15 @@ class Newton(Method):
     ----------
     prior_std : float
         Standard deviation of the prior N(0, prior_std²).
+    intercept_std : float
+        s, the scale of the half-normal prior of the standard deviation τ of random intercepts.
     masked : bool
         True: clients mask what they send, and masks cancel in the sum over all. The server then
         checks no single site, and needs the answers of all.
     """
 
     prior_std: Positive = 10.0
+    intercept_std: Positive = 2.5
     masked: bool = False
 
     deterministic = True
@@ -146,8 +155,9 @@ class Newton(Method):
             return self._moved(server, before, 1 / 8 if float(sums[VALUE]) >= HUGE else 1 / 2)
         precision, slope = self.precision(sums), self._slope(sums)
         sums[RESIDUAL] = _descent(precision, slope)
-        longest = float(sums[RESIDUAL].abs().max())
-        sums[PART] = torch.tensor(min(1.0, LONGEST / longest) if longest else 1.0).double()
+        longest = sums[RESIDUAL].abs() / LONGEST
+        longest[len(longest) - int(sums[STDS]) :] *= LONGEST
+        sums[PART] = (1 / longest.max()).clamp_max(1)
         return self._moved(server, sums, 1.0)
 
     def _added(self, server: Server, replies: Sequence[Reply]) -> dict[str, Tensor]:
@@ -159,7 +169,9 @@ class Newton(Method):
         names = repr(sorted(reply.client for reply in replies)).encode()
         who = int.from_bytes(blake2b(names, digest_size=7).digest())
         found |= {SITES: torch.tensor(len(replies)), WHO: torch.tensor(who)}
-        return {**found, POINT: vector_of(server.model)}
+        point, layer = vector_of(server.model), last_layer(server.model)
+        found[STDS] = torch.tensor(len(point) - sum(server.model[name].numel() for name in layer))
+        return {**found, POINT: point}
 
     def _falls(self, before: Tensors, sums: Tensors) -> bool:
         """Return whether f fell by a part of what the slope at the last point lets expect."""
@@ -174,31 +186,44 @@ class Newton(Method):
 
     def _energy(self, sums: Tensors) -> float:
         """Return f, in nats."""
-        return float(sums[VALUE]) + float(sums[POINT].square().sum()) / (2 * self.prior_std**2)
+        return float(sums[VALUE]) + self._prior(sums)[0]
 
     def _slope(self, sums: Tensors) -> Tensor:
         """Return g, (p,)."""
-        return sums[GRADIENT] + sums[POINT] / self.prior_std**2
+        return sums[GRADIENT] + self._prior(sums)[1]
 
     def precision(self, sums: Tensors) -> Tensor:
         """Return Λ of the sums in a state, (p, p)."""
         hessian = unpacked(sums[HESSIAN], len(sums[POINT]))
-        return hessian + torch.eye(len(hessian), dtype=torch.float64) / self.prior_std**2
+        return hessian + self._prior(sums)[2].diag()
+
+    def _prior(self, sums: Tensors) -> tuple[float, Tensor, Tensor]:
+        """Return −log p(v) but for a constant, its slope, and its Hessian's diagonal."""
+        point, stds = sums[POINT], int(sums[STDS])
+        weights, logs = point[: len(point) - stds], point[len(point) - stds :]
+        part = (2 * logs).exp() / self.intercept_std**2
+        held = float(weights.square().sum()) / (2 * self.prior_std**2)
+        bend = torch.full_like(weights, self.prior_std**-2)
+        slope = torch.cat([weights / self.prior_std**2, part - 1])
+        return held + float((part / 2 - logs).sum()), slope, torch.cat([bend, 2 * part])
 
     def step_length(self, model: Tensors, state: Tensors) -> float:
         """Return √⟨d, Λ d⟩, d the whole step: the most that a contrast would move."""
         step = state[RESIDUAL]
         return math.sqrt(max(0.0, float(step @ self.precision(state) @ step)))
 
-    def fault(self, reply: Reply) -> str | None:
-        """Say why a reply is of no convex loss; None if it may be."""
-        held = Full(1, len(reply.tensors[GRADIENT]))
-        return held.fault({"precision": reply.tensors[HESSIAN].double()})
+    def fault(self, server: Server, reply: Reply) -> str | None:
+        """Say why a reply is of no loss that is convex in the layer; None if it may be."""
+        layer = matrix(server.model, last_layer(server.model)).numel()
+        hessian = unpacked(reply.tensors[HESSIAN].double(), len(reply.tensors[GRADIENT]))
+        return Full(1, layer).fault({"precision": packed(hessian[:layer, :layer])})
 
     def claimed(self, server: Server, reply: Reply) -> tuple[float, float, float]:
         """Return the largest entry of H, the largest of g, and ⟨v, H v⟩, as a reply says."""
         point, slope = vector_of(server.model), reply.tensors[GRADIENT]
-        hessian = unpacked(reply.tensors[HESSIAN].double(), len(point))
+        layer = matrix(server.model, last_layer(server.model)).numel()
+        hessian = unpacked(reply.tensors[HESSIAN].double(), len(point))[:layer, :layer]
+        point, slope = point[:layer], slope[:layer]
         bent, spread = hessian.diagonal().max(), point @ hessian @ point
         return float(bent), float(slope.abs().max()), float(spread)
 

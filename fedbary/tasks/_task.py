@@ -394,6 +394,10 @@ class Task(ABC):
         return {}
         yield
 
+    def near(self, lines: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether sites that may answer seldom are asked now, by the lines so far."""
+        return True
+
     def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
         """Return why rounds end early, by the lines of all rounds so far; "": they go on."""
         return ""

@@ -18,7 +18,7 @@ import operator
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -37,10 +37,11 @@ from fedbary.data.terms import Design, Factor, Term, parse, require_columns
 from fedbary.errors import CellError, SettingError
 from fedbary.figures.sheet import BLUE
 from fedbary.inference._head import Profiled
+from fedbary.inference._integrated import Integrated, Intercepts
 from fedbary.methods import Reply, Server, method_of
 from fedbary.methods.newton import Newton, vector_of
 from fedbary.methods.pvi import PVI
-from fedbary.parts.parameters import NameList
+from fedbary.parts.parameters import Count, NameList, Positive
 from fedbary.predictive import Forecast, Prediction, Predictive
 from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
@@ -96,6 +97,17 @@ class OfTerms(OfRows):
         Column that names rows that belong together, such as a patient's, for errors=robust. A
         simulation deals whole groups. none: each row stands alone, or an id that repeats is taken.
         It is no term.
+    min_rows
+        Fewest rows of a real site, if these are more than it wants itself. none: its own limit.
+    min_cell
+        Fewest rows of a class, a level or an event at a real site, if these are more than it wants
+        itself. none: its own limit.
+    max_columns
+        Most columns for each row of a real site, if these are fewer than it allows itself. none:
+        its own limit.
+    budget
+        Most numbers that a real site sends over all runs for each number that it holds, if these
+        are fewer than it allows itself. none: its own limit.
     """
 
     terms: str = "all"
@@ -103,6 +115,16 @@ class OfTerms(OfRows):
     missing: Literal["drop", "refuse"] = "drop"  # type: ignore[assignment]
     errors: Literal["model", "robust", "site"] = "model"
     group: str = "none"
+    min_rows: Literal["none"] | Count = "none"
+    min_cell: Literal["none"] | Count = "none"
+    max_columns: Literal["none"] | Positive = "none"
+    budget: Literal["none"] | Positive = "none"
+
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """The limits that the run sets, by their names in `Limits`; None for none."""
+        told = {each.name: getattr(self, each.name) for each in fields(Limits)}
+        return {name: None if limit == "none" else limit for name, limit in told.items()}
 
 
 @dataclass(frozen=True)
@@ -118,7 +140,8 @@ class OfGlm(OfTerms):
         Column of the time or number that a count is of, above 0; none: each row counts alike.
     intercepts
         site: each site has an intercept of its own, which it never sends. common: one for all; only
-        such a model predicts.
+        such a model predicts. random: sites draw theirs from N(0, τ²), and each integrates over its
+        own; for method=Newton and one output.
     classes
         auto: the classes of the data. Otherwise their names with commas between; the first is the
         one that others are compared with.
@@ -126,7 +149,7 @@ class OfGlm(OfTerms):
 
     family: Literal["binomial", "multinomial", "poisson", "gaussian"] = "binomial"
     exposure: str = "none"
-    intercepts: Literal["site", "common"] = "site"
+    intercepts: Literal["site", "common", "random"] = "site"
     classes: NameList = "auto"
 
 
@@ -155,6 +178,13 @@ def of_glm(settings: Settings) -> Iterator[Condition]:
     yield "exposure", counts, f"none for family={own.family}; family=poisson has one"
     named = own.classes == "auto" or FAMILIES[own.family].classes
     yield "classes", named, f"auto for family={own.family}"
+    if own.intercepts == "random":
+        sums = settings.method == "Newton"
+        yield "method", sums, "Newton for intercepts=random: a site's likelihood is not convex"
+        known = own.family in ("binomial", "poisson")
+        yield "intercepts", known, f"site or common for family={own.family}"
+        plain = own.errors == "model"
+        yield "errors", plain, "model for intercepts=random: its rows are not independent"
 
 
 class Glm(Rows):
@@ -188,7 +218,7 @@ class Glm(Rows):
     @property
     def has_bias(self) -> bool:
         """True if the layer has an intercept of all sites."""
-        return self.predicts
+        return self.own.intercepts != "site"
 
     # What the data are
 
@@ -288,8 +318,8 @@ class Glm(Rows):
     # At a client
 
     def disclosure(self, site: Site) -> Limits:
-        """Return what a site tells of its rows at most."""
-        return site.limits or Limits()
+        """Return what a site tells of its rows at most: the stricter of its own and the run's."""
+        return (site.limits or Limits()).stricter(**self.own.limits)
 
     def shard(self, site: Site, signature: Layout) -> Shard:
         """Return a site's rows; of its own rows without those of rare levels."""
@@ -339,12 +369,15 @@ class Glm(Rows):
         layer = nn.Linear(len(self.design(signature).names), outputs, bias=self.has_bias)
         for parameter in layer.parameters():
             nn.init.zeros_(parameter)
-        return nn.Sequential(OrderedDict(flatten=nn.Flatten(), output=layer))
+        random = {"intercepts": Intercepts()} if self.own.intercepts == "random" else {}
+        return nn.Sequential(OrderedDict(flatten=nn.Flatten(), **random, output=layer))
 
     def loss(self, facts: Facts) -> Loss:
-        """Return the family's mean negative log-likelihood, at the site's own intercept if any."""
+        """Return the family's mean negative log-likelihood; a site deals with its own intercept."""
         nll = self.family.nll
-        return nll if self.predicts else Profiled(nll, self.settings.model_dump()["prior_std"])
+        if self.own.intercepts == "site":
+            return Profiled(nll, self.settings.model_dump()["prior_std"])
+        return Integrated(nll) if self.own.intercepts == "random" else nll
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return a shard with the columns of the terms, uncorrelated, and targets with offsets."""
@@ -441,8 +474,8 @@ class Glm(Rows):
         also = {f"all-{name}": facts[name].tolist() for name in ("mean", "knots")}
         design = self.design(layout, facts)
         facts["equal"] = yield from self._ask_equal()
-        of_terms = Standardiser.from_sums((yield from _sums.ask(len(design.names), also=also)))
-        self._require_spread(design, of_terms.std, facts)
+        of_terms = yield from _sums.ask(len(design.names), also=also)
+        self._require_spread(design, Standardiser.from_sums(of_terms).std, facts)
         return {**facts, **(yield from self._ask_turn(design, of_terms, facts, also))}
 
     def _events(self, facts: Facts) -> tuple[float, str, int]:
@@ -502,15 +535,16 @@ class Glm(Rows):
                 raise SettingError("terms", f"{name}, the same in all rows", "columns that vary")
 
     def _ask_turn(
-        self, design: Design, scale: Standardiser, facts: Facts, also: Mapping[str, Any]
+        self, design: Design, sums: Sums, facts: Facts, also: Mapping[str, Any]
     ) -> Dialogue[dict[str, Tensor]]:
         """Ask for products of columns; return what makes these uncorrelated, and a noise."""
         width, numbers = len(design.names), self.own.family == "gaussian"
+        scale = Standardiser.from_sums(sums)
         ends = [(facts["mean"][-1], facts["std"][-1])] if numbers else []
         mean, std = (torch.tensor(end).double() for end in zip(*ends, (0.0, 1.0), strict=True))
         by = Standardiser(torch.cat([scale.mean, mean]), torch.cat([scale.std, std]))
-        sites = yield from _sums.ask_moments_of_sites(by, also)
-        if self.predicts:
+        sites = yield from _sums.ask_moments_of_sites(by, sums.count, also)
+        if self.own.intercepts != "site":
             counts, moments = zip(*sites, strict=True)
             sites = [(sum(counts), functools.reduce(operator.add, moments))]
         rows = sum(count for count, _ in sites)
@@ -582,13 +616,31 @@ class Glm(Rows):
             return {}
         return (yield from _sandwich.ask(model, len(vector_of(model))))
 
+    @property
+    def _asks_all(self) -> bool:
+        by = self.settings
+        return by.mode == "rounds" and by.participants == by.clients
+
+    def near(self, lines: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether the last step was below 0.1 standard errors.
+
+        A site that may answer once expands its likelihood there, where it is nearly the mode.
+        Newton's sums are of all sites in each round.
+        """
+        by_sites = self._asks_all and isinstance(method_of(self.settings), PVI)
+        return not by_sites or lines[-1].get(schema.STEP, math.nan) < schema.NEAR
+
     def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
-        """Return why rounds may end: one more has followed a step below 1e-3 standard errors."""
-        last, by = lines[-2:], self.settings
-        sites = max(line.get(schema.ADMITTED, 0) for line in lines)
-        whole = by.mode == "rounds" and by.participants == by.clients
-        if not whole or any(line.get(schema.ADMITTED) != sites for line in last):
+        """Return why rounds may end: one more has followed a step below 1e-3 standard errors.
+
+        In both each site had answered that was asked, and none for the first time in the last.
+        """
+        none: set[str] = set()
+        heard = [{each["site"] for each in line.get(schema.CLIENTS, ())} for line in lines]
+        asked = [none.union(*heard) - {*line.get(schema.UNASKED, ())} for line in lines]
+        if not self._asks_all or heard[-2:] != asked[-2:] or heard[-1] - none.union(*heard[:-1]):
             return ""
+        last = lines[-2:]
         step = last[0].get(schema.STEP, math.nan)
         return f"a step was {step:.1e} standard errors" if step < schema.SETTLED else ""
 
@@ -601,7 +653,7 @@ class Glm(Rows):
         later, and for the prior of a site's own intercept.
         """
         by, method = dict(self.settings), method_of(self.settings)
-        if isinstance(method, Newton) and (method.masked or (said := method.fault(reply))):
+        if isinstance(method, Newton) and (method.masked or (said := method.fault(server, reply))):
             return "" if method.masked else f"no rows have such a Hessian: {said}"
         whole = by["start_from"] == "none" and by.get("kl_weight", 1) == 1
         plain = by["mode"] == "rounds" and whole

@@ -128,6 +128,8 @@ class Factors:
         Σ P_k where the run holds no site's own.
     sandwich : Sandwich or None
         What the shown standard errors are made of; None: the precision.
+    unshared : frozenset of str
+        Names of the sites whose own estimates are not shown.
     """
 
     contrasts: Contrasts
@@ -138,6 +140,12 @@ class Factors:
     degrees: float = np.inf
     summed: np.ndarray | None = None
     sandwich: Sandwich | None = None
+    unshared: frozenset[str] = frozenset()
+
+    @property
+    def shown(self) -> list[str]:
+        """Names of the sites whose own estimates are shown."""
+        return [name for name in self.sites if name not in self.unshared]
 
     @cached_property
     def precision(self) -> np.ndarray:
@@ -207,8 +215,11 @@ class Factors:
     def without(self, name: str) -> np.ndarray:
         """Return the estimates with a site's factor divided out.
 
-        NaN where no other site tells one, or all where one step from the mode does not tell them.
+        NaN where no other site tells one, or all where one step from the mode does not tell them,
+        or where only one site is left, whose own estimates are not shown.
         """
+        if len(left_over := {*self.sites} - {name}) == 1 and left_over <= self.unshared:
+            return np.full_like(self.mode, np.nan)
         others = [site.precision for key, site in self.sites.items() if key != name]
         left = sum(others, np.zeros_like(self.precision))
         step, _, known, _ = self._solved(left, -self.sites[name].slope, self.prior_precision)
@@ -343,6 +354,11 @@ class Coefficients:
             If there is no such site.
         """
         sites = self.factors.sites
+        if site in self.factors.unshared:
+            allowed = (
+                f'a site with share="estimate" in its node config: {listed(self.factors.shown)}'
+            )
+            raise SettingError("site", site, allowed)
         if site is not None and site not in sites:
             raise SettingError("site", site, f"a site of this run: {', '.join(sites)}")
         low, high = ends(self.level)
@@ -382,12 +398,13 @@ class Coefficients:
         for outcome, lines in self.table.groupby("outcome", sort=False):
             slopes = (lines["unit"] != "").to_numpy()
             by = {c: (v * scales)[slopes] for c, v in lines.select_dtypes("float").items()}
-            both, known = np.array([by[low], by[high]]), list(self.factors.sites)
+            both, known = np.array([by[low], by[high]]), self.factors.shown
             random, sites = np.full_like(both, np.nan), np.zeros((0, 2, both.shape[1]))
-            if known:
+            if self.factors.sites:
                 random = np.array([by[f"HK {low}"], by[f"HK {high}"]])
                 random[:, ~((by["p of Q"] < DIFFER) | whole)] = np.nan
                 sites = np.array([[by[site], by[f"{site} std"]] for site in known])
+                sites = sites.reshape(-1, 2, both.shape[1])
             panels[str(outcome)] = Forest(by["estimate"], both, random, sites)
         ratio = RATIOS.get(held.link, "")
         return forest(names, panels, ratio.capitalize() or "Difference", bool(ratio))
@@ -405,8 +422,9 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
     ratio exp(β) with its interval where the link has one; ``P(> 0)``; ``rows`` and ``events``;
     ``tau``, ``I2``, ``Q`` and ``p of Q`` of the sites' own estimates, ``random mean`` with its
     Hartung-Knapp interval (``HK``) and the interval of a ``new site``; ``shift by prior`` in
-    standard deviations; ``flag``; and for each site its own estimate, its std, and the estimate
-    ``without`` it. Without sites' factors there is nothing from ``tau`` to ``new site``.
+    standard deviations; ``flag``; and for each site its own estimate and its std, if it is shown,
+    and the estimate ``without`` it. Without sites' factors there is nothing from ``tau`` to
+    ``new site``.
     """
     import pandas
 
@@ -444,7 +462,9 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
     columns |= {called: by[name] for name, called in names.items()} if own else {}
     columns |= {"shift by prior": factors.prior_shifts, "flag": flags(factors)}
     for name, (estimate, std) in own.items():
-        columns |= {name: estimate, f"{name} std": std, f"without {name}": factors.without(name)}
+        if name not in factors.unshared:
+            columns |= {name: estimate, f"{name} std": std}
+        columns |= {f"without {name}": factors.without(name)}
     return pandas.DataFrame(columns)
 
 

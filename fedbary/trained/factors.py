@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 
 from fedbary.aggregation.covariance import unpacked
 from fedbary.aggregation.sums import select_prefix
@@ -21,11 +22,11 @@ from fedbary.methods import method_of
 from fedbary.methods._expanded import OWN, RESIDUAL, SLOPE
 from fedbary.methods._method import Method, Tensors, by_client, whose
 from fedbary.methods._sums import SumsMethod, sites_of
-from fedbary.methods.newton import HESSIAN, POINT, Newton, mode_of
+from fedbary.methods.newton import STDS, Newton, mode_of
 from fedbary.methods.pvi import PVI
 from fedbary.runs.resume import rounds_before, sound_checkpoint
 from fedbary.runs.run_folder import tensors_of
-from fedbary.runs.schema import CLIENTS, ROUND, SETTLED
+from fedbary.runs.schema import CLIENTS, ROUND, SETTLED, unshared
 from fedbary.settings.config import Settings
 from fedbary.tasks import INTERCEPT, Contrasts, are_levels
 from fedbary.tasks._sandwich import CLUSTERS, PRODUCTS, ROWS, SITES
@@ -92,13 +93,14 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
         words = f"mode and curvature, prior N(0, {method.prior_std:g}²)"
         if isinstance(method, Newton):
             seen, factors = _seen(trained.rounds[-1:]), of_newton(method, state, contrasts)
-            notes.append(SUMS_ALONE)
+            notes += [*spread_of_intercepts(method, state, level), SUMS_ALONE]
         else:
             seen = _seen(trained.rounds)
             factors = of_laplace(method, model, state, contrasts, seen)
         notes += _unsettled(trained, factors, state, anyway)
         factors = with_sandwich(trained, factors, seen, anyway)
         words += f"; {factors.sandwich.words}" if factors.sandwich else ""
+    factors = replace(factors, unshared=frozenset(unshared(trained.rounds)))
     table = tabulated(factors, level)
     title = f"{settings.method}, {sum(seen.values()):.0f} rows of {len(seen)} sites: {words}"
     notes += _cautions(factors, table, level)
@@ -151,10 +153,16 @@ def of_laplace(
 
 
 def of_newton(method: Newton, state: Tensors, contrasts: Contrasts) -> Factors:
-    """Return the posterior of Newton's sums; its mode is a step from the point of the sums."""
+    """Return the posterior of Newton's sums; its mode is a step from the point of the sums.
+
+    The standard deviation of random intercepts is integrated over, as a normal in its logarithm.
+    """
     q, turn = basis(contrasts)
-    summed = q.T @ unpacked(state[HESSIAN], len(state[POINT])).numpy() @ q
-    mode, prior = q.T @ mode_of(state).numpy(), method.prior_std**-2
+    layer, precision, prior = len(q), method.precision(state).numpy(), method.prior_std**-2
+    across, corner = precision[:layer, layer:], precision[layer:, layer:]
+    marginal = precision[:layer, :layer] - across @ np.linalg.solve(corner, across.T)
+    summed = q.T @ marginal @ q - prior * np.eye(layer)
+    mode = q.T @ mode_of(state).numpy()[:layer]
     return Factors(contrasts, turn, mode, prior, {}, contrasts.degrees, summed)
 
 
@@ -194,6 +202,18 @@ def with_sandwich(
         words = f"standard errors by {clusters:.0f} {called}, t with {degrees:.0f} degrees"
     products = q.T @ unpacked(held[PRODUCTS], len(q)).numpy() @ q
     return replace(factors, sandwich=Sandwich(scale * products, degrees, words))
+
+
+def spread_of_intercepts(method: Newton, state: Tensors, level: float) -> Iterator[str]:
+    """Yield a line on the standard deviation of random intercepts, with its interval."""
+    if int(state[STDS]):
+        std = float(np.sqrt(np.linalg.inv(method.precision(state).numpy())[-1, -1]))
+        log = float(mode_of(state)[-1])
+        low, tau, high = np.exp(log + np.array([-1, 0, 1]) * ndtri((1 + level) / 2) * std)
+        yield (
+            f"Sites' intercepts: standard deviation {tau:.3g}, {100 * level:g} % interval "
+            f"{low:.3g} to {high:.3g}. The intercept of the table is their mean"
+        )
 
 
 def of_sums(method: SumsMethod, state: Tensors, contrasts: Contrasts) -> Factors:
@@ -318,7 +338,8 @@ def _unsettled(trained: Trained, factors: Factors, state: Tensors, anyway: bool)
     last = next((line for line in reversed(trained.rounds) if CLIENTS in line), {CLIENTS: ()})
     heard = {client["site"] for client in last[CLIENTS]}
     if RESIDUAL in state:
-        step = np.abs(factors.contrasts.matrix.numpy() @ state[RESIDUAL].numpy() / factors.stds)
+        matrix, step = factors.contrasts.matrix.numpy(), state[RESIDUAL].numpy()
+        step = np.abs(matrix @ step[: matrix.shape[1]] / factors.stds)
         names = factors.contrasts.terms * len(factors.contrasts.outcomes)
         said = f"a last step of {step.max():.2g} standard deviations ({names[int(step.argmax())]})"
         settled = step.max() <= SETTLED
@@ -357,6 +378,9 @@ def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]
             "may be enough to explain it"
         )
     several = len(factors.sites) > 1
+    if private := sorted(factors.unshared & factors.sites.keys()):
+        yield f"Own estimates are not shown of {listed(private)}, which do not share them"
+        several = len(factors.sites) > 2
     if far := [n for n in factors.sites if several and table[f"without {n}"].isna().all()]:
         yield (
             f"Not known from here: the estimates without {listed(far)}. They lie too far off; "

@@ -15,10 +15,13 @@ from fedbary.settings.config import resolve
 ROWS, SKEWED = 800, {"partition": "dirichlet", "alpha": 0.1, "min_examples": 5}
 
 
-def fitted(folder, table, lie=None, clients=4, **words):
+def fitted(folder, table, lie=None, clients=4, moments=None, **words):
     """Fit with a site that lies: its admitted replies by round, and the table."""
 
     def spoil(action, reply):
+        for told in reply.content.metric_records.values() if moments else ():
+            if "moments" in told:
+                told["moments"] = [moments * each for each in told["moments"]]
         for record in reply.content.array_records.values() if action == "train" and lie else ():
             for key, array in record.items():
                 record[key] = Array(lie(key, array.numpy()))
@@ -60,6 +63,15 @@ def test_what_no_rows_can_have_is_left_out_by_name(lie, clients, tmp_path, caplo
     refused = [text for text in caplog.messages if "reply refused" in text]
     assert refused and all("partition 1 " in text for text in refused)
     assert found.estimate.abs().max() < 1.5
+
+
+def test_second_moments_beyond_all_rows_are_left_out_by_name(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    found = {}
+    for lie in (None, 1e270):
+        found[lie] = fitted(tmp_path, rows(), moments=lie)[1]
+    assert any("partition 1" in text and "second moments above" in text for text in caplog.messages)
+    assert ((found[None].estimate - found[1e270].estimate).abs() < 0.02 * found[None]["std"]).all()
 
 
 def test_a_lie_within_the_bounds_moves_no_more_than_rows_could(tmp_path):

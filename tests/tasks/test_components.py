@@ -16,7 +16,7 @@ from fedbary.tasks import _sums, task_of
 
 def asked_of(parts, scale):
     """Hold the dialogue with sites that hold parts."""
-    dialogue = _sums.ask_moments(scale)
+    dialogue = _sums.ask_moments(scale, sum(map(len, parts)))
     question = next(dialogue)
     answers = [question.read(_sums.answer_moments(x, question.config), len(x)) for x in parts]
     with pytest.raises(StopIteration) as end:
@@ -54,8 +54,9 @@ def test_components_by_sums_are_those_of_the_pooled_features(seed, sites, whiten
 
 def test_moments_that_no_rows_have_are_refused():
     scale = Standardiser(torch.zeros(2).double(), torch.ones(2).double())
-    for wrong in ([1.0, 2.0, 1.0], [1.0, 0.0], [1.0, 0.0, float("nan")]):
-        question = next(_sums.ask_moments(scale))
+    nan, most = float("nan"), 7.1  # of seven rows
+    for wrong in ([1.0, 2.0, 1.0], [1.0, 0.0], [1.0, 0.0, nan], [most, 0.0, 1.0], [1.0, 0.0, most]):
+        question = next(_sums.ask_moments(scale, 7))
         with pytest.raises(ValueError, match="moments"):
             question.read({"count": 3, "moments": wrong}, 3)
 

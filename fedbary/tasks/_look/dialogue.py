@@ -192,7 +192,7 @@ def look() -> Dialogue[Look]:
     if len(chosen) < 2:
         return replace(found, cells=cells)
     config, _ = _scaled(scale, names, chosen)
-    believed = functools.partial(read_products, columns=len(chosen))
+    believed = functools.partial(read_products, columns=len(chosen), rows=sum(rows.values()))
     answers = yield Question(_sums.MOMENTS, believed, config)
     products = None
     if count := sum(rows for rows, _ in answers):
@@ -278,8 +278,10 @@ def read_histograms(
     return found
 
 
-def read_products(metrics: Mapping[str, Any], most: int, columns: int) -> tuple[int, Tensor]:
+def read_products(
+    metrics: Mapping[str, Any], most: int, columns: int, rows: float
+) -> tuple[int, Tensor]:
     """Return rows and sums of products as `_sums.read_moments`; 0 of a site with too few rows."""
     if metrics["count"] == 0:
         return 0, torch.zeros(columns, columns, dtype=torch.float64)
-    return _sums.read_moments(metrics, most, columns)
+    return _sums.read_moments(metrics, most, columns, rows)
