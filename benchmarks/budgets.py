@@ -113,23 +113,24 @@ def main() -> None:
     for columns, rows in ALIKE:
         with TemporaryDirectory() as made:
             tables(folder := Path(made), [rows] * 5, columns, 0.0, 0)
+            end = ""
             try:
-                grid, found = federate(folder, [{}] * 5)
-            except RunError as why:
-                print(f"{columns} columns, {rows} rows: {grid.trained[0]} answers; {why}")
-                continue
-            step = read_rounds(found)[-1]["step"]
-            print(
-                f"{columns} columns, {rows} rows: {grid.trained[0]} answers, last step {step:.1e}"
-            )
-    for columns in (3, 6):
+                federate(folder, [{}] * 5)
+            except RunError as error:
+                end = f"; {error}"
+            lines = read_rounds(folder / "run 0")[1:]
+            steps = [line["step"] for line in lines if line.get("step") is not None]
+            said = f"{len(steps)} answers, last step {steps[-1]:.1e}{end}"
+            print(f"{columns} columns, {rows} rows: {said}", flush=True)
+    for columns in (3, 9):
         found_errors = []
         for seed in range(seeds):
             with TemporaryDirectory() as made:
                 found_errors.append(small_last(Path(made), columns, seed, (1, 2)))
         for most, held in zip((1, 2), np.array(found_errors).T, strict=True):
             said = f"median {np.median(held):.1e}, largest {held.max():.1e}"
-            print(f"{columns} columns, 16 of 20 sites with {most} answers, {seeds} seeds: {said}")
+            said = f"16 of 20 sites with {most} answers, {seeds} seeds: {said}"
+            print(f"{columns} columns, {said}", flush=True)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from fedbary.data.deal import Shard, Split
 from fedbary.data.examples import Examples
 from fedbary.data.image_layout import parse_classes
 from fedbary.data.sites import Limits, Site
-from fedbary.data.standardise import Standardiser, Sums
+from fedbary.data.standardise import Standardiser, Sums, dependent
 from fedbary.data.tables import Choice, Layout, load, load_labelled, perhaps, plain
 from fedbary.data.terms import Design, Factor, Term, parse, require_columns
 from fedbary.errors import CellError, SettingError
@@ -577,18 +577,11 @@ class Glm(Rows):
             raise SettingError("terms", said, "columns that vary at a site; or intercepts=common")
         kept = [k for k in range(len(names)) if alive[k]]
         held = (products / spread[:, None] / spread)[kept][:, kept]
-        root, place = torch.zeros_like(held), 0
-        for place in range(len(kept)):
-            before = torch.linalg.solve_triangular(
-                root[:place, :place], held[:place, place : place + 1], upper=False
-            )[:, 0]
-            left = float(held[place, place] - before @ before)
-            if left <= RANK:
-                weights = torch.linalg.lstsq(held[:place, :place], held[:place, place]).solution
-                parts = [names[kept[k]] for k in range(place) if weights[k].abs() > 1e-3]
-                said = f"{names[kept[place]]}, a linear combination of {listed(parts[:8])}"
-                raise SettingError("terms", said, "terms without one of these")
-            root[place, :place], root[place, place] = before, math.sqrt(left)
+        for place, before, weights in dependent(held, RANK):
+            parts = [names[kept[k]] for k, w in zip(before, weights, strict=True) if abs(w) > 1e-3]
+            said = f"{names[kept[place]]}, a linear combination of {listed(parts[:8])}"
+            raise SettingError("terms", said, "terms without one of these")
+        root = torch.linalg.cholesky(held)
         turn = torch.zeros_like(products)
         inverse = torch.linalg.inv(root) / (spread * std)[kept]
         turn[torch.tensor(kept)[:, None], torch.tensor(kept)] = inverse

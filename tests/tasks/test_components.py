@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from fedbary.data.images import Normaliser, pixel_sums
 from fedbary.data.sites import Site
-from fedbary.data.standardise import Standardiser, principal
+from fedbary.data.standardise import Standardiser, dependent, principal
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import _sums, task_of
@@ -50,6 +50,22 @@ def test_components_by_sums_are_those_of_the_pooled_features(seed, sites, whiten
     known = u[:, :3] * (60**0.5 if whiten else singular[:3])
     assert torch.allclose(scores.T @ scores, known.T @ known, rtol=1e-5, atol=1e-6)
     assert torch.allclose((scores * known).sum(0).abs(), (known * known).sum(0), rtol=1e-5)
+
+
+@given(st.integers(0, 2**32), st.lists(st.booleans(), min_size=1, max_size=9))
+def test_columns_that_others_determine_are_found_with_their_weights(seed, combined):
+    generator, columns = torch.Generator().manual_seed(seed), list[torch.Tensor]()
+    for follows in combined:
+        own = torch.randn(40, generator=generator, dtype=torch.float64)
+        if follows and columns:
+            own = torch.stack(columns, 1) @ torch.randn(len(columns), generator=generator).double()
+        columns.append(own / own.norm())
+    x = torch.stack(columns, 1)
+    found = {place: (kept, w) for place, kept, w in dependent(x.T @ x, 1e-8)}
+    assert [*found] == [place for place, follows in enumerate(combined) if follows and place]
+    for place, (kept, weights) in found.items():
+        assert torch.allclose(x[:, kept] @ weights, x[:, place], atol=1e-6)
+        assert not {*kept} & found.keys()
 
 
 def test_moments_that_no_rows_have_are_refused():
