@@ -36,7 +36,7 @@ def bootstrap(
 
     Rows are drawn with replacement, whole groups at a time. The ends are the 2.5 and 97.5 %
     quantiles of the scores of the draws, less the draws' mean excess over the score itself: an ECE
-    is larger on drawn rows than on the rows. They stay within the draws and the score.
+    is larger on drawn rows than on the rows. They stay within the draws, and enclose the score.
 
     Parameters
     ----------
@@ -50,8 +50,9 @@ def bootstrap(
     Returns
     -------
     dict
-        The interval by the score's name. It is NaN with fewer than 10 groups, and where a tenth of
-        the draws have no score.
+        The interval by the score's name. It is NaN with fewer than 10 groups, where a tenth of the
+        draws have no score, and where nearly all draws have the same: they do not show how a score
+        varies, such as an AUROC of 1.
     """
     order = torch.argsort(groups, stable=True)
     counts = torch.unique(groups, return_counts=True)[1]
@@ -75,4 +76,6 @@ def _ends(drawn: np.ndarray, score: float) -> Ends:
     if not math.isfinite(score) or len(drawn) < 0.9 * asked:
         return NONE
     low, high = np.quantile(drawn, (0.025, 0.975)) - (drawn.mean() - score)
-    return max(float(low), min(drawn.min(), score)), min(float(high), max(drawn.max(), score))
+    low = max(min(float(low), score), min(drawn.min(), score))
+    high = min(max(float(high), score), max(drawn.max(), score))
+    return (low, high) if low < high else NONE

@@ -416,10 +416,14 @@ class Survival(Glm):
         taking, risk = self._taking(facts), self._risk(outcome.model, facts)
         return lambda x: risk(taking(x))
 
+    def until(self, facts: Facts) -> float:
+        """Return the time until which predictions are the risk of an event."""
+        last = facts["cuts"][-1] if len(facts["cuts"]) else facts["at_risk"].sum()
+        return float(last if self.own.at == "auto" else self.own.at)
+
     def _risk(self, model: nn.Module, facts: Facts) -> Callable[[Tensor], Prediction]:
         self.require_predicting()
-        last = facts["cuts"][-1] if len(facts["cuts"]) else facts["at_risk"].sum()
-        at = float(last if self.own.at == "auto" else self.own.at)
+        at = self.until(facts)
         weights = model.state_dict()["output.weight"][0].double()
         none = torch.zeros(1, len(weights) - self.baselines)
         base = self.log_hazard(weights, none, at, facts)[0]
