@@ -78,7 +78,7 @@ def audit(run: Path, records: Sequence[Path]) -> tuple[list[str], bool]:
         events, damaged = read_record(run / RECORD)
         exchanges = exchanges_of(events)
         names = names_of(events)
-        lines = [*who(events), *_sites(events), *_rounds(exchanges)]
+        lines = [*_who(events), *_sites(events), *_rounds(exchanges)]
         lines += _traffic(traffic(exchanges, names))
         lines += refusals(run, events, names)
         files = [file for place in records for file in _files(place)]
@@ -170,8 +170,7 @@ def digest_of_folder(run: Path) -> tuple[int, str]:
     return len(files), found.hexdigest()
 
 
-def who(events: Sequence[Event]) -> Iterator[str]:
-    """Yield lines on who started a run, and when it began, went on and ended."""
+def _who(events: Sequence[Event]) -> Iterator[str]:
     for event in events:
         if event["event"] == "start":
             versions = ", ".join(f"{name} {number}" for name, number in event["versions"].items())

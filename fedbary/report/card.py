@@ -188,7 +188,7 @@ def _privacy(trained: Trained) -> str:
         return "Sites added no noise: there is no differential privacy."
     return paragraph(
         """Each site added Gaussian noise to its sums: for each example ε = {epsilon} and
-        δ = {delta} in this run, with norms cut at {norm}. A site's log says ε over all its runs.""",
+        δ = {delta} in this run, with norms cut at {norm}. A site's log has ε over all runs.""",
         epsilon=plain(epsilon),
         delta=plain(words["delta"]),
         norm=plain(words["max_norm"]),

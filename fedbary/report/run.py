@@ -15,7 +15,7 @@ from fedbary.data.layout import Layout
 from fedbary.errors import SettingError
 from fedbary.figures.document import Document, code
 from fedbary.figures.run_pictures import learning_curves, partition_heatmap
-from fedbary.report.audit import exchanges_of, names_of, refusals, traffic, who
+from fedbary.report.audit import exchanges_of, names_of, refusals, traffic
 from fedbary.report.card import CARD, LEFT, card_of
 from fedbary.report.judged import (
     LABELS,
@@ -36,6 +36,7 @@ from fedbary.runs.location import RECORD, SETTINGS, is_deployed
 from fedbary.runs.progress import duration
 from fedbary.runs.record import read_record
 from fedbary.runs.whole import write_whole
+from fedbary.scores.intervals import NONE, by_std
 from fedbary.settings.config import bookkeeping, read_yaml
 from fedbary.settings.owners import owned
 from fedbary.study.table import public, read_run, result_rows
@@ -245,10 +246,13 @@ def add_run(
             f"{trained.rounds[-1][schema.ROUND]}"
             + (f", the model is of round {line[schema.ROUND]}" if best else ""),
         ],
-        *([["last step", f"{line[schema.STEP]:.2g} standard errors"]] if schema.STEP in line else []),
         ["began, took", f"{made['started']}, {duration(seconds)}"],
         ["test rows", str(tested) if tested else "none here"],
     ]
+    if isinstance(task := trained.task, Glm):
+        events, called, columns = task.events(trained.facts)
+        rows.insert(2, [called, f"{events:,.0f}, for {columns} columns"])
+        rows.insert(-2, ["last step", f"{line[schema.STEP]:.2g} standard errors"])
     document.table(["this run", folder.resolve().name], rows)
     document.heading("Data")
     document.table(*held, "" if len(sites) <= SEVERAL else f"All {len(sites)} sites")
@@ -296,21 +300,28 @@ def _add_sites(document: Document, trained: Trained) -> None:
             str(one["site"]),
             str(one["num-examples"]),
             percent(round(one["accuracy"] * one["num-examples"]), one["num-examples"], known),
-            *(shown(label(n, task), (one.get(n, np.nan), np.nan, np.nan)) for n in names),
+            *(shown(label(n, task), _of_site(one, n, known)) for n in names),
         ]
         for one in told
         if "accuracy" in one
     ]
     document.heading("By site")
     document.text(
-        """The global model on the rows that each site holds out. A site sends sums alone, so that
-        at most an accuracy has its interval. {bare}""",
+        """The global model on the rows that each site holds out. Intervals are Clopper and
+        Pearson's for an accuracy, DeLong's on the log-odds for an AUROC, and normal for an NLL.
+        {bare}""",
         bare="These scores are without the temperature."
         if schema.TEMPERATURE in trained.line
         else "",
     )
     head = ["site", "held out", "Accuracy, %", *(label(name, task).label for name in names)]
     document.table(head, body, "" if len(body) <= SEVERAL else f"All {len(body)} sites")
+
+
+def _of_site(told: Mapping[str, Any], name: str, known: bool) -> Judged:
+    """Return a score that a site sent, with an interval if it sent its standard error."""
+    value, std = told.get(name, np.nan), told.get(f"{name}_std", np.nan)
+    return value, *(by_std(value, std, name == "auroc") if known else NONE)
 
 
 def _add_sets(document: Document, trained: Trained, folder: Path) -> list[str]:
@@ -365,14 +376,22 @@ def _add_rest(document: Document, trained: Trained, folder: Path) -> None:
 
 
 def add_record(document: Document, folder: Path) -> None:
-    """Add who made the run and when, and what each site was asked and sent."""
+    """Add when the run was made, and what each site was asked and sent.
+
+    User and host stay in the record: a report is handed on.
+    """
     document.heading("Record")
     if not (folder / RECORD).exists():
         document.text("This folder has no record of its messages.")
         return
     events, damaged = read_record(folder / RECORD)
     exchanges, names = exchanges_of(events), names_of(events)
-    document.bullets(who(events))
+    kept = ("start", "resumed", "stopped", "end")
+    document.bullets(
+        "  ".join([each["time"], each["event"], *(f"code {each[k]}" for k in each if k == "code")])
+        for each in events
+        if each["event"] in kept
+    )
     if said := refusals(folder, events, names):
         more = [f"{len(said) - SEVERAL} more"] if len(said) > SEVERAL else []
         document.text("Errors, nodes left out and replies refused:")
@@ -380,7 +399,7 @@ def add_record(document: Document, folder: Path) -> None:
     if damaged:
         document.text("{damaged} lines cannot be read: cut off, or changed.", damaged=damaged)
     document.text(
-        "{command} compares it with the sites' own records, and shows the rounds.",
+        "{command} shows who started it and each round, and compares the sites' own records.",
         command=code("fedbary audit"),
     )
     document.heading(LEFT)

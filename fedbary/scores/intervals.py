@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from scipy.special import expit
 from torch import Tensor
 
 from fedbary.seeds import derive_seed
@@ -19,6 +20,9 @@ LEAST_ROWS = 10
 """Rows, or groups, below which there are no intervals."""
 
 K = TypeVar("K", bound=Hashable)
+
+TWO_SIDED = 1.959963984540054
+"""Quantile of the normal distribution at 0.975."""
 
 Ends = tuple[float, float]
 """The two ends of an interval; NaN where there is none."""
@@ -68,6 +72,21 @@ def bootstrap(
         rows = order[torch.from_numpy(drawn)] if alone else torch.cat([parts[k] for k in drawn])
         found.append(judge(rows))
     return {name: _ends(np.array([one[name] for one in found]), whole[name]) for name in whole}
+
+
+def by_std(value: float, std: float, is_share: bool) -> Ends:
+    """Return the 95 % interval of a score with a standard error; of a share on its log-odds.
+
+    There is none where either is not known, or a share is 0 or 1.
+    """
+    scale = value * (1 - value) if is_share else 1.0
+    if not (math.isfinite(value) and std > 0 and scale > 0):
+        return NONE
+    half = TWO_SIDED * std / scale
+    if not is_share:
+        return value - half, value + half
+    odds = math.log(value / (1 - value))
+    return float(expit(odds - half)), float(expit(odds + half))
 
 
 def _ends(drawn: np.ndarray, score: float) -> Ends:

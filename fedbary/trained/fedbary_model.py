@@ -4,10 +4,14 @@ It needs numpy and onnxruntime, and no other file. `Model(folder).predict(rows)`
 DataFrame or columns by name, in the columns' own units; or an array of images or features.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import unicodedata
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +25,7 @@ class Model:
         The folder.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | Path) -> None:
         import onnxruntime
 
         folder = Path(folder)
@@ -30,7 +34,7 @@ class Model:
             str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
         )
 
-    def predict(self, data):
+    def predict(self, data: Any) -> dict[str, np.ndarray]:
         """Return what the model answers, arrays (N, ...) by name.
 
         Classes: ``class``, ``p(NAME)`` for each, ``entropy`` and ``epistemic`` in nats, and with
@@ -43,9 +47,9 @@ class Model:
             shape.
         """
         names = [output.name for output in self._session.get_outputs()]
-        names.remove("networks") if "networks" in names else None
+        names = [name for name in names if name != "networks"]
         answers = self._session.run(names, {"x": self.inputs(data)})
-        found = dict(zip(names, answers))
+        found = dict(zip(names, answers, strict=True))
         if "var" in found:
             found["std"] = np.sqrt(found.pop("var"))
             found["epistemic std"] = np.sqrt(found.pop("epistemic"))
@@ -59,7 +63,7 @@ class Model:
                 found["set"] = np.array(held, dtype=object)
         return found
 
-    def inputs(self, data):
+    def inputs(self, data: Any) -> np.ndarray:
         """Return the graph's input: features (N, D) of a table, or an array as it is."""
         wanted = self.schema["input"]
         if "columns" in self.schema and not isinstance(data, np.ndarray):
@@ -67,9 +71,8 @@ class Model:
         x = np.asarray(data)
         if x.dtype == np.uint8:
             x = x / np.float32(255)
-        shape = [have for have, one in zip(x.shape, wanted["shape"]) if one is not None]
-        known = [one for one in wanted["shape"] if one is not None]
-        if x.ndim != len(wanted["shape"]) or shape[1:] != known[1:]:
+        sides = zip(x.shape[1:], wanted["shape"][1:], strict=False)
+        if x.ndim != len(wanted["shape"]) or any(have != side for have, side in sides):
             raise ValueError(f"x: an array {x.shape}; expected {tuple(wanted['shape'])}")
         if "range" in wanted and x.size:
             least, most = wanted["range"]
@@ -79,7 +82,7 @@ class Model:
                 raise ValueError(f"{said}; expected {least:.3g} to {most:.3g}, as in training")
         return np.ascontiguousarray(x, dtype=wanted["dtype"])
 
-    def _features(self, rows):
+    def _features(self, rows: Mapping[str, Any]) -> np.ndarray:
         columns = self.schema["columns"]
         needed = [one["name"] for one in columns if one["needed"]]
         if gone := [name for name in needed if name not in rows]:
@@ -110,12 +113,12 @@ class Model:
         marks = [empty[name][:, None].astype(float) for name in self.schema["marked if missing"]]
         return np.ascontiguousarray(np.concatenate([*parts, *marks], axis=1))
 
-    def _is_missing(self, cell):
+    def _is_missing(self, cell: str) -> bool:
         words = [_text(word) for word in self.schema["missing words"]]
         return cell in words or cell.casefold() in words
 
 
-def _text(cell):
+def _text(cell: Any) -> str:
     """Return a cell as names are compared: whole numbers without a point, None as an empty one."""
     if cell is None or cell != cell:
         return ""
@@ -124,7 +127,7 @@ def _text(cell):
     return whole[1] if whole else {"true": "True", "false": "False"}.get(text.casefold(), text)
 
 
-def _number(cell):
+def _number(cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
@@ -134,10 +137,10 @@ def _number(cell):
 class _Table:
     """A model for MLflow, whose answers are a DataFrame."""
 
-    def __init__(self, model):
+    def __init__(self, model: Model) -> None:
         self._model = model
 
-    def predict(self, data):
+    def predict(self, data: Any) -> Any:
         import pandas
 
         found = self._model.predict(data)
@@ -145,6 +148,6 @@ class _Table:
         return pandas.DataFrame(found) if flat else found
 
 
-def _load_pyfunc(folder):
+def _load_pyfunc(folder: str) -> _Table:
     """Load the model as MLflow does."""
     return _Table(Model(folder))
