@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from logging import INFO, WARNING
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -335,7 +336,7 @@ class Recorder:
         self.results.finish(Posterior.from_state_dict(whole))
         if self.settings.pictures:
             draw(self.results, self.task, self.facts, self._scored)
-        self._tracking.finish()
+        self._tracking.finish(self._export)
         if said := verdict(self.results.result):
             log(WARNING, "%s", said)
         is_last = self.results.result[schema.ROUND] == self.results.rounds[-1][schema.ROUND]
@@ -344,6 +345,14 @@ class Recorder:
         for advice in self.task.advice(self.last, self.facts) if is_last else ():
             if "calibrate=" not in advice or "calibrate=" not in said:
                 log(INFO, "%s", advice)
+
+    def _export(self, place: Path) -> None:
+        """Write the model to an empty folder, as `fedbary export` does."""
+        from fedbary.report.exported import export_run
+        from fedbary.report.judged import Goals
+        from fedbary.trained import load
+
+        export_run(load(self.results.path, own_code=True), place, Goals())
 
     def _scored(self) -> Scored:
         """Return the scores of the result; a best round's are made again."""

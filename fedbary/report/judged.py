@@ -318,6 +318,16 @@ def _add_event(
         f"at most {100 * goals.alerts:g} % alerts": at_rate,
         "risk of 50 %": half,
     }
+    document.numbers["thresholds"] = {
+        why: {
+            "risk": cut.threshold if cut.threshold < math.inf else None,
+            "events found": cut.hits,
+            "events missed": cut.missed,
+            "false alerts": cut.alarms,
+            "others": cut.spared,
+        }
+        for why, cut in named.items()
+    }
     names = [rate for rate, *_ in half.rates()]
     body = [
         [
