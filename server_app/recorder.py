@@ -281,7 +281,8 @@ class Recorder:
             **self.last.line,
             **({schema.CAUTIONS: self.cautions} if self.cautions and not server_round else {}),
         }
-        line = {**advised(line, self.settings, self.results.rounds)}
+        dealt = not self.results.own_data
+        line = {**advised(line, self.settings, self.results.rounds, dealt)}
         self._trained, self._held_out = None, []
         self.results.add_round(line)
         self._tracking.add_round(self.results.rounds[-1])
