@@ -14,8 +14,9 @@ from torch import Tensor
 from fedbary.data.examples import Examples
 from fedbary.data.layout import Layout
 from fedbary.errors import SettingError
+from fedbary.figures.courses import courses
 from fedbary.figures.document import Document, Markup, code, escape
-from fedbary.figures.run_pictures import learning_curves, partition_heatmap
+from fedbary.figures.run_pictures import partition_heatmap
 from fedbary.predictive.conformal import interval
 from fedbary.report.judged import (
     LABELS,
@@ -427,7 +428,7 @@ def _add_temperature(document: Document, trained: Trained) -> None:
 def _add_rest(document: Document, trained: Trained, folder: Path) -> None:
     """Add the rounds, the uncertainties and the clients' own models."""
     document.heading("Rounds")
-    drawn = [(curve[0], learning_curves(trained.rounds, [curve])) for curve in trained.task.curves]
+    drawn = [(curve[0], courses({"": [trained.rounds]}, [curve])) for curve in trained.task.curves]
     document.figures(drawn, "Scores after each round.")
     last = result_rows(read_run(folder.resolve().name, folder))
     known = [m for m in UNCERTAINTY if m.column in last and last[m.column].notna().all()]
