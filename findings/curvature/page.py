@@ -17,6 +17,9 @@ PAIRS = (
 SCORES = (
     maker.AT_T, Metric("accuracy", "Accuracy %", 100, 2), Metric("temperature", "T", 1, 2),
 )  # fmt: skip
+BYTES = (
+    Metric("bytes.up", "KB up a client and round", 0.001, 1), maker.AT_T, Metric("accuracy", "Accuracy %", 100, 2),
+)  # fmt: skip
 SETTING = ["lr", "momentum", "lr_schedule", "local_epochs"]
 EQUAL = (("at equal local epochs", "FedAvg", 0), ("at equal passes", "FedAvg + a pass", 1))
 """Comparisons at each number of local epochs: the rival, and how many it has more."""
@@ -208,3 +211,11 @@ def places_picture(results: Path) -> maker.Figure:
         axes.set_xlabel("NLL at T, difference", fontsize=7)
         axes.tick_params(labelsize=7)
     return figure
+
+
+def bytes_tables(results: Path) -> str:
+    """Return scores and bytes of packed messages, with curvature and with point weights."""
+    rows = maker.last(results)
+    rows["side"] = rows["inference"].where(rows["bayesian_layers"] > 0, "FedAvg")
+    sides = maker.by(rows, "side", "compress")
+    return maker.table(["two local epochs", "`compress`"], sides, BYTES)
