@@ -165,8 +165,9 @@ def leads(cells: pd.DataFrame) -> dict[str, dict[str, Any]]:
     for look, (rival, counts) in LOOKS.items():
         rows, pair = compared(cells, counts), [("curvature", rival)]
         own = {
-            place: maker.pairs(maker.where(rows, condition=place), pair, maker.AT_T).popitem()[1]
-            for place in rows["condition"].unique()
+            place: maker.pairs(here, pair, maker.AT_T).popitem()[1]
+            for place, here in maker.by(rows, "condition").items()
+            if rival in set(here["side"])
         }
         holm = corrected([row.t_test for row in own.values()])
         found[look] = {
@@ -180,7 +181,7 @@ def places_tables(results: Path) -> Iterator[str]:
     cells = places(results)
     found, fresh = leads(cells), compared(cells)
     rows = {
-        place: [*(_marked(found[look][place]) for look in LOOKS), f"{tuned.pairs}"]
+        place: [*(_marked(found[look].get(place)) for look in LOOKS), f"{tuned.pairs}"]
         for place, tuned in found["tuned, equal rounds"].items()
     }
     yield maker.cells("curvature − FedAvg, NLL at T [95 %]", [*LOOKS, "seeds"], rows)
@@ -197,15 +198,18 @@ def places_tables(results: Path) -> Iterator[str]:
 
 
 def _marked(found: Any) -> str:
-    """Return a difference, in bold where it is beyond chance."""
+    """Return a difference, in bold where it is beyond chance; a dash if there is none."""
+    if found is None:
+        return "–"
     return f"**{difference(found)}**" if found.holm < 0.05 else difference(found)
 
 
 def places_picture(results: Path) -> maker.Figure:
-    """Return curvature's lead at every place with 95 % intervals, a panel each for three looks."""
+    """Return curvature's lead with 95 % intervals, for looks that every place has."""
     found = leads(places(results))
-    figure, panels = maker.panels(7.2, 4.2, 1, 3, sharey=True, sharex=True)
-    for axes, look in zip(panels, LOOKS, strict=False):
+    shown = [look for look in LOOKS if len(found[look]) == max(map(len, found.values()))]
+    figure, panels = maker.panels(7.6, 4.2, 1, len(shown), sharey=True, sharex=True)
+    for axes, look in zip(panels, shown, strict=True):
         maker.draw_differences(axes, maker.AT_T, found[look])
         axes.set_title(look, fontsize=8)
         axes.set_xlabel("NLL at T, difference", fontsize=7)
