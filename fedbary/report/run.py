@@ -15,11 +15,14 @@ from fedbary.data.layout import Layout
 from fedbary.errors import SettingError
 from fedbary.figures.document import Document, code
 from fedbary.figures.run_pictures import learning_curves, partition_heatmap
+from fedbary.report.audit import exchanges_of, names_of, refusals, traffic
+from fedbary.report.card import CARD, LEFT, card_of
 from fedbary.report.judged import (
     LABELS,
     Goals,
     add_groups,
     add_judgement,
+    add_risks,
     add_scores,
     add_sets,
     label,
@@ -30,14 +33,18 @@ from fedbary.report.results import UNCERTAINTY, own_models, plain, written
 from fedbary.runs import schema
 from fedbary.runs.conformal_kept import table_of_sites, tested
 from fedbary.runs.failing import verdict
-from fedbary.runs.location import SETTINGS, is_deployed
+from fedbary.runs.location import RECORD, SETTINGS, is_deployed
 from fedbary.runs.progress import duration
+from fedbary.runs.record import read_record
+from fedbary.runs.whole import write_whole
+from fedbary.scores.intervals import NONE, by_std
 from fedbary.settings.config import bookkeeping, read_yaml
 from fedbary.settings.owners import owned
 from fedbary.study.table import public, read_run, result_rows
 from fedbary.tasks import Task
 from fedbary.tasks.glm import Glm
-from fedbary.trained import load
+from fedbary.tasks.survival import Survival
+from fedbary.trained import load, risks
 from fedbary.trained.coefficients import RATIOS, ends
 from fedbary.trained.judgement import Judged, judged, scores, units_of
 from fedbary.trained.run import Trained
@@ -50,10 +57,7 @@ SEVERAL = 10
 
 
 def write_run(folder: Path, own_code: bool, goals: Goals) -> None:
-    """Write a run's `report.html`, `report.md` and `figures/` into its folder.
-
-    The test rows are read again, and predicted by the networks that scored the run. Where they are
-    not here, the scores are those that the sites sent of what they hold out.
+    """Write a run's `report.html`, `report.md`, `figures/` and `card.md` into its folder.
 
     Raises
     ------
@@ -61,8 +65,20 @@ def write_run(folder: Path, own_code: bool, goals: Goals) -> None:
         As `fedbary.load`.
     """
     trained = load(folder, own_code)
+    document = report_of(trained, goals, folder)
+    document.write()
+    write_whole(folder / CARD, card_of(trained, document).encode())
+
+
+def report_of(trained: Trained, goals: Goals, place: Path) -> Document:
+    """Return the report of a run, whose pictures are written to a place.
+
+    The test rows are read again, and predicted by the networks that scored the run. Where they are
+    not here, the scores are those that the sites sent of what they hold out.
+    """
+    folder = trained.folder
     made = read_yaml(folder / SETTINGS)
-    document = Document(folder, folder.resolve().name)
+    document = Document(place, folder.resolve().name)
     cautions: list[str] = []
     examples, why = _test_rows(trained)
     if examples is None:
@@ -78,10 +94,11 @@ def write_run(folder: Path, own_code: bool, goals: Goals) -> None:
     cautions += _add_sets(document, trained, folder)
     _add_temperature(document, trained)
     _add_rest(document, trained, folder)
+    add_record(document, folder)
     document.heading("Cautions")
     document.bullets([*cautions, *_cautions(trained, examples)])
     _add_settings(document, trained, made, folder)
-    document.write()
+    return document
 
 
 def _test_rows(trained: Trained) -> tuple[Examples | None, str]:
@@ -107,7 +124,7 @@ def _add_coefficients(document: Document, trained: Trained) -> list[str]:
         return []
     document.text("{title}. Intervals are of {level}.", title=found.title, level="95 %")
     named, (low, high) = found.table, ends(found.level)
-    numbers = ["estimate", low, high, *RATIOS.values(), "P(> 0)", "tau", "p of Q"]
+    numbers = ["estimate", low, high, *RATIOS.values(), "P(> 0)", "tau", "p differ"]
     shown_columns = [name for name in numbers if name in named]
     words = named[["outcome", "term", "unit"]].to_numpy().tolist()
     cells = [
@@ -116,7 +133,20 @@ def _add_coefficients(document: Document, trained: Trained) -> list[str]:
     ]
     document.table(["outcome", "term", "unit", *shown_columns], cells)
     document.figures([("forest", found.picture())], "All sites together, and each site alone.")
+    if isinstance(trained.task, Survival):
+        _add_survival(document, trained)
     return [*found.notes]
+
+
+def _add_survival(document: Document, trained: Trained) -> None:
+    """Add curves, and the calibration at the sites' own rows."""
+    if (curves := risks.picture(trained)) is not None:
+        document.heading("Survival")
+        caption = "All sites' rows, by events and time at risk between two cuts. Bands are of 95 %."
+        document.figures([("survival", curves)], caption)
+    if (bins := risks.calibration(trained)) is not None:
+        add_risks(document, bins, float(trained.told["at"]))
+        document.text("The rows are those that were trained on. New rows may differ more.")
 
 
 def levels_of(x: Tensor, layout: Layout) -> dict[str, np.ndarray]:
@@ -234,6 +264,10 @@ def add_run(
         ["began, took", f"{made['started']}, {duration(seconds)}"],
         ["test rows", str(tested) if tested else "none here"],
     ]
+    if isinstance(task := trained.task, Glm):
+        events, called, columns = task.events(trained.facts)
+        rows.insert(2, [called, f"{events:,.0f}, for {columns} columns"])
+        rows.insert(-2, ["last step", f"{line[schema.STEP]:.2g} standard errors"])
     document.table(["this run", folder.resolve().name], rows)
     document.heading("Data")
     document.table(*held, "" if len(sites) <= SEVERAL else f"All {len(sites)} sites")
@@ -281,21 +315,28 @@ def _add_sites(document: Document, trained: Trained) -> None:
             str(one["site"]),
             str(one["num-examples"]),
             percent(round(one["accuracy"] * one["num-examples"]), one["num-examples"], known),
-            *(shown(label(n, task), (one.get(n, np.nan), np.nan, np.nan)) for n in names),
+            *(shown(label(n, task), _of_site(one, n, known)) for n in names),
         ]
         for one in told
         if "accuracy" in one
     ]
     document.heading("By site")
     document.text(
-        """The global model on the rows that each site holds out. A site sends sums alone, so that
-        at most an accuracy has its interval. {bare}""",
+        """The global model on the rows that each site holds out. Intervals are Clopper and
+        Pearson's for an accuracy, DeLong's on the log-odds for an AUROC, and normal for an NLL.
+        {bare}""",
         bare="These scores are without the temperature."
         if schema.TEMPERATURE in trained.line
         else "",
     )
     head = ["site", "held out", "Accuracy, %", *(label(name, task).label for name in names)]
     document.table(head, body, "" if len(body) <= SEVERAL else f"All {len(body)} sites")
+
+
+def _of_site(told: Mapping[str, Any], name: str, known: bool) -> Judged:
+    """Return a score that a site sent, with an interval if it sent its standard error."""
+    value, std = told.get(name, np.nan), told.get(f"{name}_std", np.nan)
+    return value, *(by_std(value, std, name == "auroc") if known else NONE)
 
 
 def _add_sets(document: Document, trained: Trained, folder: Path) -> list[str]:
@@ -349,6 +390,45 @@ def _add_rest(document: Document, trained: Trained, folder: Path) -> None:
     own_models(document, [(trained.settings.strategy, last)])
 
 
+def add_record(document: Document, folder: Path) -> None:
+    """Add when the run was made, and what each site was asked and sent.
+
+    User and host stay in the record: a report is handed on.
+    """
+    document.heading("Record")
+    if not (folder / RECORD).exists():
+        document.text("This folder has no record of its messages.")
+        return
+    events, damaged = read_record(folder / RECORD)
+    exchanges, names = exchanges_of(events), names_of(events)
+    kept = ("start", "resumed", "stopped", "end")
+    document.bullets(
+        "  ".join([each["time"], each["event"], *(f"code {each[k]}" for k in each if k == "code")])
+        for each in events
+        if each["event"] in kept
+    )
+    if said := refusals(folder, events, names):
+        more = [f"{len(said) - SEVERAL} more"] if len(said) > SEVERAL else []
+        document.text("Errors, nodes left out and replies refused:")
+        document.bullets([*said[:SEVERAL], *more])
+    if damaged:
+        document.text("{damaged} lines cannot be read: cut off, or changed.", damaged=damaged)
+    document.text(
+        "{command} shows who started it and each round, and compares the sites' own records.",
+        command=code("fedbary audit"),
+    )
+    document.heading(LEFT)
+    document.text(
+        """Every message of the run, by the server's record. Numbers are those of arrays, of lists
+        and single ones; bytes are those of the whole content."""
+    )
+    found = traffic(exchanges, names)
+    counted = ("messages", "numbers from it", "bytes from it", "numbers to it", "bytes to it")
+    body = [[*key, *(f"{total[name]:,}" for name in counted)] for key, total in found.items()]
+    fold = f"All {len(names)} sites" if len(body) > 2 * SEVERAL else ""
+    document.table(["site", "question", *counted], body, fold)
+
+
 def _cautions(trained: Trained, examples: Examples | None) -> Iterator[str]:
     """Yield what a reader should know before using the model."""
     if said := verdict(trained.line):
@@ -369,6 +449,10 @@ def _cautions(trained: Trained, examples: Examples | None) -> Iterator[str]:
     if examples is not None and (old := int(trained.trained_on(examples).sum())):
         yield f"{old} of {len(examples.x)} test rows are equal to rows trained on"
     yield "Intervals are of the rows alone. Another site or later data may differ more"
+    if isinstance(trained.task, Glm):
+        yield "Coefficients tell what goes together in these rows, not what causes what"
+        yield "All rows train: nothing here shows how well the model predicts new rows"
+        return
     yield "It is one run of one seed. fedbary sweep repeats it and shows how much seeds differ"
 
 

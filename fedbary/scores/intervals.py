@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from scipy.special import expit
 from torch import Tensor
 
 from fedbary.seeds import derive_seed
@@ -19,6 +20,9 @@ LEAST_ROWS = 10
 """Rows, or groups, below which there are no intervals."""
 
 K = TypeVar("K", bound=Hashable)
+
+TWO_SIDED = 1.959963984540054
+"""Quantile of the normal distribution at 0.975."""
 
 Ends = tuple[float, float]
 """The two ends of an interval; NaN where there is none."""
@@ -36,7 +40,7 @@ def bootstrap(
 
     Rows are drawn with replacement, whole groups at a time. The ends are the 2.5 and 97.5 %
     quantiles of the scores of the draws, less the draws' mean excess over the score itself: an ECE
-    is larger on drawn rows than on the rows. They stay within the draws and the score.
+    is larger on drawn rows than on the rows. They stay within the draws, and enclose the score.
 
     Parameters
     ----------
@@ -50,8 +54,9 @@ def bootstrap(
     Returns
     -------
     dict
-        The interval by the score's name. It is NaN with fewer than 10 groups, and where a tenth of
-        the draws have no score.
+        The interval by the score's name. It is NaN with fewer than 10 groups, where a tenth of the
+        draws have no score, and where nearly all draws have the same: they do not show how a score
+        varies, such as an AUROC of 1.
     """
     order = torch.argsort(groups, stable=True)
     counts = torch.unique(groups, return_counts=True)[1]
@@ -69,10 +74,27 @@ def bootstrap(
     return {name: _ends(np.array([one[name] for one in found]), whole[name]) for name in whole}
 
 
+def by_std(value: float, std: float, is_share: bool) -> Ends:
+    """Return the 95 % interval of a score with a standard error; of a share on its log-odds.
+
+    There is none where either is not known, or a share is 0 or 1.
+    """
+    scale = value * (1 - value) if is_share else 1.0
+    if not (math.isfinite(value) and std > 0 and scale > 0):
+        return NONE
+    half = TWO_SIDED * std / scale
+    if not is_share:
+        return value - half, value + half
+    odds = math.log(value / (1 - value))
+    return float(expit(odds - half)), float(expit(odds + half))
+
+
 def _ends(drawn: np.ndarray, score: float) -> Ends:
     asked = len(drawn)
     drawn = drawn[np.isfinite(drawn)]
     if not math.isfinite(score) or len(drawn) < 0.9 * asked:
         return NONE
     low, high = np.quantile(drawn, (0.025, 0.975)) - (drawn.mean() - score)
-    return max(float(low), min(drawn.min(), score)), min(float(high), max(drawn.max(), score))
+    low = max(min(float(low), score), min(drawn.min(), score))
+    high = min(max(float(high), score), max(drawn.max(), score))
+    return (low, high) if low < high else NONE
