@@ -118,7 +118,7 @@ LIES = {
     "a Hessian of 1e12": lambda key, held: held * 1e12 if "hessian" in key else held,
     "one too large by 100": lambda key, held: held * 100 if "hessian" in key else held,
     "one below 0": lambda key, held: -held if "hessian" in key else held,
-    "a gradient beyond": lambda key, held: held * 0 + 1e3 if "gradient" in key else held,
+    "a gradient beyond": lambda key, held: held * 0 + 3e3 if "gradient" in key else held,
 }
 
 
