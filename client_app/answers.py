@@ -18,6 +18,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from fedbary.client_app.discretion import AnswerRefused, discretion
+from fedbary.client_app.limits import in_cells
 from fedbary.client_app.node import Job, job_of
 from fedbary.data.digest import checksum
 from fedbary.errors import SettingError
@@ -170,9 +171,11 @@ def query(message: Message, context: Context) -> Message:
             "num-examples": len(job.shard.y),
             "num-held-out": len(job.shard.y_held_out),
             "label-counts": job.task.label_counts(job.shard, job.signature),
+            "numbers-left": job.numbers_left,
         }
     )
     words = {"name": site.name, "content": job.content or checksum_of(job), **software()}
+    words["share"] = " ".join(sorted(site.shared))
     named = ConfigRecord({**words})
     return job.counted(Message(RecordDict({"metrics": reply, "site": named}), reply_to=message))
 
@@ -206,7 +209,7 @@ def ask(message: Message, context: Context) -> Message:
     else:
         limits = job.limits
         asked = {**config, LEAST: limits.min_cell if limits else 0}
-        answer = job.task.answer(question, job.shard, asked, told)
+        answer = in_cells(limits, job.task.answer(question, job.shard, asked, told))
     return job.counted(Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message))
 
 

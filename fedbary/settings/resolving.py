@@ -26,6 +26,7 @@ from fedbary.settings.owners import (
     owned,
     owned_by,
     owners,
+    unused_by,
     usual_of,
 )
 from fedbary.settings.partition_names import partitioners
@@ -94,7 +95,8 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     chosen = _typed({**values, **given})
     method = method_kind(chosen.method)
     adapts = given.get("adapters", "none") != "none"
-    own_usual = {**method.defaults, **OF_INFERENCE.get(chosen.inference, {})}
+    inference = "none" if "inference" in unused_by(method) else chosen.inference
+    own_usual = {**method.defaults, **OF_INFERENCE.get(inference, {})}
     if "model" in own_usual:
         values["model"] = own_usual["model"]
         chosen = _typed({**values, **given})

@@ -394,6 +394,10 @@ class Task(ABC):
         return {}
         yield
 
+    def near(self, lines: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether sites that may answer seldom are asked now, by the lines so far."""
+        return True
+
     def said_last(self, found: Mapping[str, Tensor], facts: Facts) -> Iterable[str]:
         """Return lines on what sites told after the last round."""
         return ()

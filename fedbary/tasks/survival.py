@@ -36,11 +36,13 @@ from fedbary.data.standardise import Sums
 from fedbary.data.tables import Layout, perhaps
 from fedbary.errors import CellError, RunError, SettingError
 from fedbary.inference._head import Joint
+from fedbary.methods._expanded import Claim
 from fedbary.parts.parameters import Positive
 from fedbary.predictive import Prediction, Predictive
 from fedbary.scores.survival import concordance, kaplan_meier, pair_sums, pairs
 from fedbary.settings.config import Settings
-from fedbary.tasks import _proportional, _sums
+from fedbary.tasks import _bounds, _proportional, _sums
+from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._families import Family, of_counts
 from fedbary.tasks._survived import (
@@ -106,6 +108,8 @@ class OfSurvival(OfTerms):
 def of_survival(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on settings."""
     own = settings.of_task(OfSurvival)
+    ranks = own.family != "cox" or own.errors == "model"
+    yield "errors", ranks, "model for family=cox: rows of a partial likelihood have no own scores"
     common = own.family == "cox" and own.intercepts == "common"
     yield "intercepts", not common, "auto or site for family=cox; family=hazard has a common one"
     risk = own.at == "auto" or (own.family == "hazard" and own.intercepts != "site")
@@ -268,7 +272,8 @@ class Survival(Glm):
         offset = times[row, interval].log() + log_rates(facts)[interval]
         intervals = torch.eye(self.intervals)[interval, : self.baselines]
         y = torch.stack([inside[row, interval], offset], 1)
-        return Shard(torch.cat([x[row], intervals], 1), y, *none)
+        groups = torch.arange(len(x)) if shard.groups is None else shard.groups
+        return Shard(torch.cat([x[row], intervals], 1), y, *none, groups=groups[row])
 
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
@@ -408,7 +413,7 @@ class Survival(Glm):
         sums: Sums = yield from _sums.ask(2 * (len(cuts) + 1), also=also)
         return (sums.mean * sums.count).clamp_min(0).view(2, -1)
 
-    def _events(self, facts: Facts) -> tuple[float, str, int]:
+    def events(self, facts: Facts) -> tuple[float, str, int]:
         """Return the number of events, what they are, and the columns that they must tell."""
         signature = self.signature()
         events = float(facts["rows"][0]) * float(self._event(facts["mean"][None], signature))
@@ -416,16 +421,26 @@ class Survival(Glm):
 
     def _counted(self, facts: Facts) -> tuple[float, Tensor]:
         """Return the rows of all sites, and their events."""
-        events, *_ = self._events(facts)
+        events, *_ = self.events(facts)
         return float(facts["rows"][0]), torch.tensor([events], dtype=torch.float64)
+
+    def _most(self, facts: Facts, claim: Claim, rows: float, every: float) -> Most:
+        """Return the most that all rows can say."""
+        events, *_ = self.events(facts)
+        if self.own.family == "cox":
+            return _bounds.of_events(every, events)
+        width = len(self._alive(facts)) + self.baselines
+        usual = torch.zeros(1, width, dtype=torch.float64)  # offsets hold the rates of intervals
+        return _bounds.of_counts(every, events, 0.0, claim.away(usual))
 
     def ask_last(self, model: nn.Module, facts: Facts) -> Dialogue[dict[str, Tensor]]:
         """Ask for pairs within sites, for cells of predicted risk, and for curves."""
+        found = yield from super().ask_last(model, facts)
         tensors = {**facts, WEIGHTS: model.state_dict()[WEIGHTS]}
         sites = yield from ask_pairs(tensors)
         if not sites:
-            return {}
-        found = {"pairs": _sum(sites), "sites": torch.tensor([float(len(sites))])}
+            return found
+        found |= {"pairs": _sum(sites), "sites": torch.tensor([float(len(sites))])}
         if self.predicts and (cells := (yield from ask_cells(tensors, self.at(facts)))):
             found |= {"cells": _sum(cells), "at": torch.tensor([self.at(facts)]).double()}
         width = len(self._alive(facts))
