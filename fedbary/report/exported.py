@@ -19,6 +19,7 @@ from fedbary.runs.run_folder import NETWORKS
 from fedbary.settings.task_words import OfClasses, OfGuarantees
 from fedbary.tasks import edges
 from fedbary.tasks.glm import Glm
+from fedbary.tasks.survival import Survival
 from fedbary.texts import listed
 from fedbary.trained import fedbary_model, writing
 from fedbary.trained.described import schema_of
@@ -212,8 +213,8 @@ def _write_coefficients(trained: Trained, place: Path) -> None:
     covariance = root @ root.T
     columns = {name: covariance[:, k] for k, name in enumerate(names)}
     writing.write_table(place / "covariance.csv", {"": names, **columns})
-    if "cuts" in trained.facts:
-        writing.write_table(place / "survival.csv", survival_of(trained.facts))
+    if isinstance(trained.task, Survival) and (survival := survival_of(trained)):
+        writing.write_table(place / "survival.csv", survival)
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:
