@@ -48,6 +48,11 @@ def of_classes(rows: float, every: float, classes: int) -> Most:
     return Most(every / 4, math.sqrt(rows * every), rows * logits_std(classes) ** 2)
 
 
+def product_of_scores(rows: float, every: float) -> float:
+    """Return a bound of Σ u² over clusters of n rows of N and some classes: (Σ |z|)² ≤ n N."""
+    return ROOM * rows * every
+
+
 def of_numbers(every: float, noise_std: float, far: float) -> Most:
     """Return bounds for ½ Σ (y − f)²/s², y standardised and far = D at 0.
 
