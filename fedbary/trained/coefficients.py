@@ -91,6 +91,24 @@ class Site:
     alone: tuple[np.ndarray, np.ndarray] | None = None
 
 
+class Sandwich(NamedTuple):
+    """What makes standard errors that hold where the model is wrong.
+
+    Attributes
+    ----------
+    products : ndarray
+        B, the sum of products of the clusters' scores by v, (p, p), times a correction.
+    degrees : float
+        Degrees of freedom of the intervals' t; infinite for a normal.
+    words : str
+        What the clusters are.
+    """
+
+    products: np.ndarray
+    degrees: float
+    words: str
+
+
 @dataclass(frozen=True, eq=False)
 class Factors:
     """The factors of a posterior of coefficients.
@@ -104,9 +122,15 @@ class Factors:
     prior_precision : float
         λ; 0 for a flat prior.
     sites : mapping of str to Site
-        Each site's factor by its name.
+        Each site's factor by its name; empty where the run holds no more than their sum.
     degrees : float
         Degrees of freedom of the intervals' t; infinite for a normal.
+    summed : ndarray or None
+        Σ P_k where the run holds no site's own.
+    sandwich : Sandwich or None
+        What the shown standard errors are made of; None: the precision.
+    unshared : frozenset of str
+        Names of the sites whose own estimates are not shown.
     """
 
     contrasts: Contrasts
@@ -115,12 +139,21 @@ class Factors:
     prior_precision: float
     sites: Mapping[str, Site]
     degrees: float = np.inf
+    summed: np.ndarray | None = None
+    sandwich: Sandwich | None = None
+    unshared: frozenset[str] = frozenset()
+
+    @property
+    def shown(self) -> list[str]:
+        """Names of the sites whose own estimates are shown."""
+        return [name for name in self.sites if name not in self.unshared]
 
     @cached_property
     def precision(self) -> np.ndarray:
         """Λ, (p, p)."""
         total = self.prior_precision * np.eye(len(self.mode))
-        return total + sum(site.precision for site in self.sites.values())
+        held = [site.precision for site in self.sites.values()]
+        return total + (sum(held) if self.summed is None else self.summed)
 
     @cached_property
     def root(self) -> np.ndarray:
@@ -147,8 +180,16 @@ class Factors:
 
     @property
     def stds(self) -> np.ndarray:
-        """Standard deviation of each coefficient, (p,)."""
+        """Standard deviation of each coefficient under the model, (p,)."""
         return np.asarray(np.linalg.norm(self.turn @ self.root, axis=1))
+
+    @property
+    def errors(self) -> np.ndarray:
+        """Standard error of each coefficient as the table shows it, (p,): √ of J Λ⁻¹ B Λ⁻¹ Jᵀ."""
+        if self.sandwich is None:
+            return self.stds
+        bread = self.turn @ self.root @ self.root.T
+        return np.sqrt(np.einsum("ij,jk,ik->i", bread, self.sandwich.products, bread))
 
     @property
     def prior_stds(self) -> np.ndarray:
@@ -175,8 +216,11 @@ class Factors:
     def without(self, name: str) -> np.ndarray:
         """Return the estimates with a site's factor divided out.
 
-        NaN where no other site tells one, or all where one step from the mode does not tell them.
+        NaN where no other site tells one, or all where one step from the mode does not tell them,
+        or where only one site is left, whose own estimates are not shown.
         """
+        if len(left_over := {*self.sites} - {name}) == 1 and left_over <= self.unshared:
+            return np.full_like(self.mode, np.nan)
         others = [site.precision for key, site in self.sites.items() if key != name]
         left = sum(others, np.zeros_like(self.precision))
         step, _, known, _ = self._solved(left, -self.sites[name].slope, self.prior_precision)
@@ -217,7 +261,7 @@ class Factors:
         """Return the score test's p of one β for all sites, and the site that it is most due to.
 
         Σ r_kᵀ P_k⁻¹ r_k is χ² then. It needs no estimate of a site's own, so that a site of one
-        class counts, too. p is NaN for a single site.
+        class counts, too. p is NaN for a single site, and where no site's factor is known.
         """
         found, degrees = dict[str, float](), -len(self.mode)
         for name, site in self.sites.items():
@@ -225,7 +269,7 @@ class Factors:
             found[name] = float(step @ site.slope)
             degrees += rank
         p = float(chdtrc(degrees, sum(found.values()))) if degrees > 0 else np.nan
-        return p, max(found, key=found.__getitem__)
+        return p, max(found, key=found.__getitem__, default="")
 
     @cached_property
     def p_differ(self) -> np.ndarray:
@@ -344,6 +388,11 @@ class Coefficients:
             If there is no such site.
         """
         sites = self.factors.sites
+        if site in self.factors.unshared:
+            allowed = (
+                f'a site with share="estimate" in its node config: {listed(self.factors.shown)}'
+            )
+            raise SettingError("site", site, allowed)
         if site is not None and site not in sites:
             raise SettingError("site", site, f"a site of this run: {', '.join(sites)}")
         low, high = ends(self.level)
@@ -355,6 +404,7 @@ class Coefficients:
         heads |= {f"HK {low}": f"HK [{left}", f"HK {high}": f"{right}]"}
         heads |= {site: site, f"{site} std": "std"} if site else {}
         heads |= {"rows": "rows", "events": "events", "flag": ""}
+        heads = {column: head for column, head in heads.items() if column in self.table}
         parts = [self.title, *self.notes]
         for outcome, lines in self.table.groupby("outcome", sort=False):
             names = [str(outcome), *map(_named, lines["term"], lines["unit"])]
@@ -383,10 +433,13 @@ class Coefficients:
         for outcome, lines in self.table.groupby("outcome", sort=False):
             slopes = (lines["unit"] != "").to_numpy()
             by = {c: (v * scales)[slopes] for c, v in lines.select_dtypes("float").items()}
-            random = np.array([by[f"HK {low}"], by[f"HK {high}"]])
-            random[:, ~((lines["p differ"].to_numpy()[slopes] < DIFFER) | whole)] = np.nan
-            sites = np.array([[by[site], by[f"{site} std"]] for site in self.factors.sites])
-            both = np.array([by[low], by[high]])
+            both, known = np.array([by[low], by[high]]), self.factors.shown
+            random, sites = np.full_like(both, np.nan), np.zeros((0, 2, both.shape[1]))
+            if self.factors.sites:
+                random = np.array([by[f"HK {low}"], by[f"HK {high}"]])
+                random[:, ~((by["p differ"] < DIFFER) | whole)] = np.nan
+                sites = np.array([[by[site], by[f"{site} std"]] for site in known])
+                sites = sites.reshape(-1, 2, both.shape[1])
             panels[str(outcome)] = Forest(by["estimate"], both, random, sites)
         ratio = RATIOS.get(held.link, "")
         return forest(names, panels, ratio.capitalize() or "Difference", bool(ratio))
@@ -403,19 +456,20 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
     Its columns are ``outcome``, ``term`` and ``unit``; ``estimate``, ``std`` and its interval; the
     ratio exp(β) with its interval where the link has one; ``P(> 0)``; ``rows`` and ``events``;
     ``p differ`` of the score test, see `Factors.p_differ`; ``tau``, ``I2``, ``Q`` and ``p of Q`` of
-    the sites' own estimates, ``random mean`` with its
-    Hartung-Knapp interval (``HK``) and the interval of a ``new site``; ``shift by prior`` in
-    standard deviations; ``flag``; and for each site its own estimate, its std, and the estimate
-    ``without`` it.
+    the sites' own estimates, ``random mean`` with its Hartung-Knapp interval (``HK``) and the
+    interval of a ``new site``; ``shift by prior`` in standard deviations; ``flag``; and for each
+    site its own estimate and its std, if it is shown, and the estimate ``without`` it. Without
+    sites' factors there is nothing from ``p differ`` to ``new site``.
     """
     import pandas
 
     told, (low, high) = factors.contrasts, ends(level)
     outcomes = len(told.outcomes)
-    estimates, stds, degrees = factors.estimates, factors.stds, factors.degrees
+    estimates, stds = factors.estimates, factors.errors
+    degrees = factors.sandwich.degrees if factors.sandwich else factors.degrees
     half = stdtrit(degrees, (1 + level) / 2) * stds
     own = {name: factors.own(name) for name in factors.sites}
-    pairs = np.array(list(own.values()))
+    pairs = np.array(list(own.values())).reshape(-1, 2, len(stds))
     differ = [heterogeneity(pairs[:, 0, j], pairs[:, 1, j], level) for j in range(len(stds))]
     by = dict(zip(Heterogeneity._fields, np.array(differ).T, strict=True))
     columns: dict[str, Sequence[object] | np.ndarray] = {
@@ -436,21 +490,18 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
         "P(> 0)": stdtr(degrees, estimates / stds),
         "rows": list(map(counted, told.rows.flatten().tolist())),
         "events": list(map(counted, told.events.flatten().tolist())),
-        "p differ": factors.p_differ,
-        "tau": by["tau"],
-        "I2": by["i2"],
-        "Q": by["q"],
-        "p of Q": by["p"],
-        "random mean": by["mean"],
-        f"HK {low}": by["low"],
-        f"HK {high}": by["high"],
-        f"new site {low}": by["new_low"],
-        f"new site {high}": by["new_high"],
-        "shift by prior": factors.prior_shifts,
-        "flag": flags(factors),
     }
+    names = {"tau": "tau", "i2": "I2", "q": "Q", "p": "p of Q", "mean": "random mean"}
+    names |= {"low": f"HK {low}", "high": f"HK {high}"}
+    names |= {"new_low": f"new site {low}", "new_high": f"new site {high}"}
+    if own:
+        columns |= {"p differ": factors.p_differ}
+        columns |= {called: by[name] for name, called in names.items()}
+    columns |= {"shift by prior": factors.prior_shifts, "flag": flags(factors)}
     for name, (estimate, std) in own.items():
-        columns |= {name: estimate, f"{name} std": std, f"without {name}": factors.without(name)}
+        if name not in factors.unshared:
+            columns |= {name: estimate, f"{name} std": std}
+        columns |= {f"without {name}": factors.without(name)}
     return pandas.DataFrame(columns)
 
 

@@ -16,10 +16,13 @@ from fedbary.settings.config import resolve
 ROWS, SKEWED = 800, {"partition": "dirichlet", "alpha": 0.1, "min_examples": 5}
 
 
-def spoiler(lie):
+def spoiler(lie, moments=None):
     """Return what changes a site's arrays in training, if it lies."""
 
     def spoil(action, reply):
+        for told in reply.content.metric_records.values() if moments else ():
+            if "moments" in told:
+                told["moments"] = [moments * each for each in told["moments"]]
         for record in reply.content.array_records.values() if action == "train" and lie else ():
             for key, array in record.items():
                 record[key] = Array(lie(key, array.numpy()))
@@ -27,7 +30,7 @@ def spoiler(lie):
     return spoil
 
 
-def fitted(folder, table, lie=None, clients=4, **words):
+def fitted(folder, table, lie=None, clients=4, moments=None, **words):
     """Fit with a site that lies: its admitted replies by round, and the table."""
 
     text = [",".join(map(str, row)) + "\n" for row in table]
@@ -36,7 +39,7 @@ def fitted(folder, table, lie=None, clients=4, **words):
     own = {"task": "glm", "target": "out", "dataset": f"{folder}/rows.csv", "clients": clients}
     chosen = resolve({**INLINE, **own, **{"rounds": 7, **words}})
     output = folder / f"run {len([*folder.glob('run *')])}"
-    run_with_a_hostile_site(chosen, output, spoiler(lie), 1)
+    run_with_a_hostile_site(chosen, output, spoiler(lie, moments), 1)
     found = fedbary.load(output).coefficients(anyway=True).table
     return [line["admitted"] for line in lines(output)[1:]], found
 
@@ -67,6 +70,15 @@ def test_what_no_rows_can_have_is_left_out_by_name(lie, clients, tmp_path, caplo
     refused = [text for text in caplog.messages if "reply refused" in text]
     assert refused and all("partition 1 " in text for text in refused)
     assert found.estimate.abs().max() < 1.5
+
+
+def test_second_moments_beyond_all_rows_are_left_out_by_name(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    found = {}
+    for lie in (None, 1e270):
+        found[lie] = fitted(tmp_path, rows(), moments=lie)[1]
+    assert any("partition 1" in text and "second moments above" in text for text in caplog.messages)
+    assert ((found[None].estimate - found[1e270].estimate).abs() < 0.02 * found[None]["std"]).all()
 
 
 def test_a_lie_within_the_bounds_moves_no_more_than_rows_could(tmp_path):

@@ -113,10 +113,12 @@ def of_classes(y, x):
 
 @pytest.mark.parametrize("family", ["binomial", "poisson", "multinomial", "gaussian"])
 @pytest.mark.parametrize("intercepts", ["common", "site"])
-def test_the_table_is_that_of_the_pooled_rows(tmp_path, family, intercepts):
+@pytest.mark.parametrize("method", ["PVI", "Newton"])
+def test_the_table_is_that_of_the_pooled_rows(tmp_path, family, intercepts, method):
     table = patients()
     target = {"binomial": "died", "poisson": "visits", "multinomial": "kind", "gaussian": "cost"}
     words = {"family": family, "target": target[family], "terms": TERMS, "intercepts": intercepts}
+    words["method"] = method
     if family == "poisson":
         words["exposure"] = "years"
     *found, terms, settings = fitted(
@@ -229,7 +231,9 @@ def test_estimates_do_not_depend_on_references_nor_on_units(tmp_path):
         ({"exposure": "years"}, "exposure", "none for family=binomial"),
         ({"family": "poisson", "target": "visits", "exposure": "debt"}, "exposure of", "above 0"),
         ({"missing": "mean"}, "missing", "drop, refuse"),
-        ({"method": "LDA"}, "inference", ""),
+        ({"method": "LDA"}, "method", "PVI for task=glm, whose sites hold all covariances; or New"),
+        ({"method": "Newton", "participation": 0.5}, "participation", "1 for method=Newton"),
+        ({"method": "Newton", "task": "tables"}, "method", "another for task=tables"),
         ({"covariance": "kronecker"}, "covariance", "full for task=glm"),
         ({"holdout": 0.1}, "holdout", "0 for task=glm"),
     ],
@@ -255,13 +259,14 @@ def test_few_events_are_refused_and_predictions_want_a_common_intercept(tmp_path
         fedbary.load(tmp_path / "run").predict(table)
 
 
-def test_what_the_prior_holds_has_a_flag(tmp_path):
+@pytest.mark.parametrize("method", ["PVI", "Newton"])
+def test_what_the_prior_holds_has_a_flag(tmp_path, method):
     """Age tells all deaths apart in one of two tables."""
     table = patients(400)
     split = table.assign(died=np.where(table.age > 60, "yes", "no"))
     for name, rows in (("all", split), ("none", table)):
         (tmp_path / name).mkdir()
-        fitted(tmp_path / name, rows, target="died", terms="age sex")
+        fitted(tmp_path / name, rows, target="died", terms="age sex", method=method)
         found = fedbary.load(tmp_path / name / "run").coefficients(anyway=True).table
         flagged = found.loc[found["flag"] == "held by the prior", "term"]
         assert ("age" in set(flagged)) == (name == "all")
@@ -372,8 +377,8 @@ def test_a_site_that_withdraws_leaves_the_fit_of_the_others(family, target, tmp_
 def test_the_page_s_commands_are_runs(tmp_path, monkeypatch):
     text = (Path(__file__).parents[2] / "docs" / "howto" / "glm.md").read_text(encoding="utf-8")
     commands = re.findall(r"^fedbary (simulate|coefficients) (.*)$", text, re.MULTILINE)
-    assert len(commands) == 3
-    patients(300).to_csv(tmp_path / "patients.csv", index=False)
+    assert len(commands) == 6
+    patients(300).assign(patient=range(300)).to_csv(tmp_path / "patients.csv", index=False)
     monkeypatch.chdir(tmp_path)
     for command, words in commands:
         if command == "coefficients":

@@ -162,7 +162,7 @@ def test_a_risk_s_interval_is_the_delta_method_s_and_survival_near_kaplan_meier_
     table = rossi()
     estimate, std, terms, _ = fitted(tmp_path, table, **FLAT, target="time", intervals=4)
     held = fedbary.load(tmp_path / "run")
-    facts, first = held.facts, float(held.facts["cuts"][0])
+    first = float(held.facts["cuts"][0])
     at_zero = pd.DataFrame(np.zeros((1, 7)), columns=table.columns.drop(["time", "event"]))
     rows = Examples(held.inputs(at_zero), None)
     found = {name: float(value[0]) for name, value in risks(held, rows, [first, 40]).items()}
@@ -172,7 +172,8 @@ def test_a_risk_s_interval_is_the_delta_method_s_and_survival_near_kaplan_meier_
         wanted = -np.expm1(-np.exp(log_hazard + move))
         assert found[f"{name}risk at {first:g}"] == pytest.approx(wanted, rel=1e-4)
     assert found["risk at 40"] > found[f"risk at {first:g}"]
-    curve = survival_of(facts)
+    table_of_all = pd.DataFrame(survival_of(held))
+    curve = table_of_all[table_of_all.group == "all"]
     oracle = KaplanMeierFitter().fit(table.time, table.event)
     apart = curve["survival"] - oracle.survival_function_at_times(curve["time"]).to_numpy()
     assert np.abs(apart).max() < 0.003
@@ -212,7 +213,7 @@ def test_the_table_has_the_log_rank_test_within_sites(tmp_path):
 def test_the_page_s_commands_are_runs(tmp_path, monkeypatch):
     text = (Path(__file__).parents[2] / "docs" / "howto" / "survival.md").read_text("utf-8")
     commands = re.findall(r"^fedbary (\w+) (.*)$", text, re.MULTILINE)
-    assert len(commands) == 5
+    assert len(commands) == 6
     table = rossi().rename(columns={"time": "days", "event": "died", "mar": "sex", "paro": "stage"})
     table.to_csv(tmp_path / "patients.csv", index=False)
     monkeypatch.chdir(tmp_path)
@@ -226,4 +227,8 @@ def test_the_page_s_commands_are_runs(tmp_path, monkeypatch):
                 main()
             assert not ended.value.code
     assert {"upper risk at 730"} < {*pd.read_csv("predictions.csv")}
-    assert (tmp_path / "coefficients" / "survival.csv").exists()
+    written = {file.name for file in (tmp_path / "coefficients").iterdir()}
+    assert {"survival.csv", "survival.png", "calibration.csv"} <= written
+    scores = pd.read_csv(tmp_path / "evaluation" / "scores.csv")
+    assert {"c_index", "predicted_risk", "observed_risk"} <= {*scores}
+    assert not (tmp_path / "cox" / "survival.csv").exists()
