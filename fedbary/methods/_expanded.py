@@ -106,7 +106,7 @@ def rounding(structure: Structure, received: Tensors) -> float:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a full site says of its rows.
+    """A full site's claims on its rows.
 
     Attributes
     ----------
