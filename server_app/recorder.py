@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from logging import INFO, WARNING
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
 from fedbary.aggregation.sums import PIECE
-from fedbary.figures.run_pictures import learning_curves, partition_heatmap
+from fedbary.figures.courses import courses
+from fedbary.figures.run_pictures import named_classes, partition_heatmap
 from fedbary.figures.spared import spared
 from fedbary.gaussian import MEAN_SUFFIX, Posterior, gaussian_pairs
 from fedbary.methods import Tensors
@@ -115,8 +117,7 @@ def draw_partition(
     with spared("partition.png", lambda line: log(WARNING, "%s", line)):
         counts = np.array(list(label_counts.values()))
         sites = [] if dealt else list(label_counts)
-        numbers = all(name == str(label) for label, name in enumerate(classes))
-        results.draw(partition_heatmap(counts, sites, [] if numbers else classes), "partition")
+        results.draw(partition_heatmap(counts, sites, named_classes(classes)), "partition")
 
 
 def draw(
@@ -133,7 +134,7 @@ def draw(
     """
 
     def curves() -> Iterable[tuple[str, Figure]]:
-        yield "learning-curves", learning_curves(results.rounds, task.curves)
+        yield "learning-curves", courses({"": [results.rounds]}, task.curves)
 
     def of_the_model() -> Iterable[tuple[str, Figure]]:
         prediction = scored().prediction
@@ -284,7 +285,8 @@ class Recorder:
             **self.last.line,
             **({schema.CAUTIONS: self.cautions} if self.cautions and not server_round else {}),
         }
-        line = {**advised(line, self.settings, self.results.rounds)}
+        dealt = not self.results.own_data
+        line = {**advised(line, self.settings, self.results.rounds, dealt)}
         private = {m.name for m in self.roster.members if "estimate" not in m.shared}
         if names := self.unshared | private:
             line[schema.UNSHARED] = sorted(names)
@@ -335,7 +337,7 @@ class Recorder:
         self.results.finish(Posterior.from_state_dict(whole))
         if self.settings.pictures:
             draw(self.results, self.task, self.facts, self._scored)
-        self._tracking.finish()
+        self._tracking.finish(self._export)
         if said := verdict(self.results.result):
             log(WARNING, "%s", said)
         is_last = self.results.result[schema.ROUND] == self.results.rounds[-1][schema.ROUND]
@@ -344,6 +346,14 @@ class Recorder:
         for advice in self.task.advice(self.last, self.facts) if is_last else ():
             if "calibrate=" not in advice or "calibrate=" not in said:
                 log(INFO, "%s", advice)
+
+    def _export(self, place: Path) -> None:
+        """Write the model to an empty folder, as `fedbary export` does."""
+        from fedbary.report.exported import export_run
+        from fedbary.report.judged import Goals
+        from fedbary.trained import load
+
+        export_run(load(self.results.path, own_code=True), place, Goals())
 
     def _scored(self) -> Scored:
         """Return the scores of the result; a best round's are made again."""

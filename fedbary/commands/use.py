@@ -343,35 +343,41 @@ def predict(
 
 def export(
     run: Run,
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
+    folder: Annotated[Path, typer.Argument(metavar="DEST")],
     samples: Samples = None,
     level: Level = None,
     site: ForSite = None,
+    sensitivity: Sensitivity = 0.9,
+    alerts: Alerts = 0.05,
     own_code: OwnCode = False,
-    force: Force = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
 ) -> None:
-    """Write a federation's model as one ONNX graph.
+    """Write a federation's model as a folder that loads elsewhere, without fedbary.
 
-    RUN is the folder of a run that has ended. MODEL is the file to write. The command needs the
+    RUN is the folder of a run that has ended. DEST is the folder to write. The command needs the
     extra `onnx`.
 
-    The graph holds drawn networks. Its inputs are float32 images, whose bytes were divided by 255,
-    or float64 rows in their own units, any number of them. Its outputs are the mean of the
-    networks' probabilities, or mean and variance of a number, then the uncertainty, and each
-    network's answer. With `--samples 0` it is the network of the posterior's means. A run with
-    conformal sets adds these, or the ends of intervals.
+    The folder holds model.onnx, posterior.safetensors, schema.json, thresholds.json, card.md and
+    README.md with lines of Python that load it. The graph holds drawn networks. Its inputs are
+    float32 images, whose bytes were divided by 255, or float64 rows in their own units, any number
+    of them. Its outputs are the mean of the networks' probabilities, or mean and variance of a
+    number, then the uncertainty, and each network's answer. With `--samples 0` it is the network of
+    the posterior's means. A run with conformal sets adds these, or the ends of intervals. A run of
+    coefficients has coefficients.csv.
 
-    Examples: `fedbary export runs/RUN model.onnx --samples 20`; `fedbary export runs/RUN mean.onnx
-    --samples 0`.
+    Examples: `fedbary export runs/RUN model`; `fedbary export runs/RUN model --samples 20`.
     """
-    from fedbary.trained import load, writing
+    from fedbary.report.exported import write_export
+    from fedbary.report.judged import Goals
+    from fedbary.trained import load
 
-    trained = load(run, own_code)
-    writing.require_free([model], force)
-    with writing.only_writer(model, force=force), warnings_told():
-        held = trained.export(model, samples, level=level, site=site)
-    several = f"{held} networks" if held > 1 else "one network, of the means"
-    print(f"Model: {model}, {several if held else 'in closed form'}")
+    trained, goals = load(run, own_code), Goals(sensitivity, alerts)
+    how = {"samples": samples, "level": level, "site": site}
+    with warnings_told():
+        held = write_export(trained, folder, force, goals=goals, **how)
+    several = f"{held} networks" if held and held > 1 else "one network, of the means"
+    said = "coefficients" if held is None else several if held else "in closed form"
+    print(f"Export: {folder}, {said}")
 
 
 def audit(

@@ -480,7 +480,7 @@ class Glm(Rows):
         self._require_spread(design, Standardiser.from_sums(of_terms).std, facts)
         return {**facts, **(yield from self._ask_turn(design, of_terms, facts, also))}
 
-    def _events(self, facts: Facts) -> tuple[float, str, int]:
+    def events(self, facts: Facts) -> tuple[float, str, int]:
         """Return the number of events, what they are, and the columns that they must tell."""
         columns = len(self.design(self.signature()).names)
         if "class_rows" in facts:
@@ -489,7 +489,7 @@ class Glm(Rows):
         return float(facts["rows"][int(counts)]), "events" if counts else "rows", columns
 
     def _require_events(self, facts: Facts) -> None:
-        events, called, columns = self._events(facts)
+        events, called, columns = self.events(facts)
         if events < FEWEST_EVENTS * columns:
             most = int(events / FEWEST_EVENTS)
             allowed = f"at most {most} columns, for {FEWEST_EVENTS} {called} each"
@@ -593,7 +593,7 @@ class Glm(Rows):
             return ()
         design, (events, called, columns) = (
             self.design(self.signature(), facts),
-            self._events(facts),
+            self.events(facts),
         )
         gone = [n for n, held in zip(design.names, self._alive(facts), strict=True) if not held]
         lines = [f"no row at any site has {listed(gone)}: no coefficient"] if gone else []

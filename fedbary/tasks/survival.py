@@ -413,7 +413,7 @@ class Survival(Glm):
         sums: Sums = yield from _sums.ask(2 * (len(cuts) + 1), also=also)
         return (sums.mean * sums.count).clamp_min(0).view(2, -1)
 
-    def _events(self, facts: Facts) -> tuple[float, str, int]:
+    def events(self, facts: Facts) -> tuple[float, str, int]:
         """Return the number of events, what they are, and the columns that they must tell."""
         signature = self.signature()
         events = float(facts["rows"][0]) * float(self._event(facts["mean"][None], signature))
@@ -421,12 +421,12 @@ class Survival(Glm):
 
     def _counted(self, facts: Facts) -> tuple[float, Tensor]:
         """Return the rows of all sites, and their events."""
-        events, *_ = self._events(facts)
+        events, *_ = self.events(facts)
         return float(facts["rows"][0]), torch.tensor([events], dtype=torch.float64)
 
     def _most(self, facts: Facts, claim: Claim, rows: float, every: float) -> Most:
         """Return the most that all rows can say."""
-        events, *_ = self._events(facts)
+        events, *_ = self.events(facts)
         if self.own.family == "cox":
             return _bounds.of_events(every, events)
         width = len(self._alive(facts)) + self.baselines
