@@ -199,7 +199,7 @@ class Factors:
 
     @property
     def prior_shifts(self) -> np.ndarray:
-        """How far the prior moves each estimate, in its standard deviations, (p,)."""
+        """The move of each estimate by the prior, in its standard deviations, (p,)."""
         pull = self.root @ (self.root.T @ (self.prior_precision * self.mode))
         return np.asarray(-(self.turn @ pull) / self.stds)
 
