@@ -17,8 +17,8 @@ and with u_k = 1/(s_k² + τ²) the mean m = Σ u b/Σ u has the Hartung-Knapp i
 
     h² = max(1, Σ u_k (b_k − m)²/(K − 1))/Σ u,
 
-never below that of DerSimonian and Laird. A new site lies in m ± t_{K−2} √(τ² + h²). Whether
-sites differ is asked of the slopes r_k, as small sites tell it better so: see `Factors.p_differ`.
+never below that of DerSimonian and Laird. A new site lies in m ± t_{K−2} √(τ² + h²). The slopes
+r_k tell whether sites differ: small sites tell it better so, see `Factors.p_differ`.
 
 References: DerSimonian and Laird 1986; Hartung and Knapp 2001; Röver, Knapp and Friede 2015, for
 the maximum; Higgins, Thompson and Spiegelhalter 2009, for the prediction.
@@ -199,7 +199,7 @@ class Factors:
 
     @property
     def prior_shifts(self) -> np.ndarray:
-        """How far the prior moves each estimate, in its standard deviations, (p,)."""
+        """The move of each estimate by the prior, in its standard deviations, (p,)."""
         pull = self.root @ (self.root.T @ (self.prior_precision * self.mode))
         return np.asarray(-(self.turn @ pull) / self.stds)
 
