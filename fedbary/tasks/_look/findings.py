@@ -162,7 +162,7 @@ def _levels(where: str, held: Mapping[str, Told]) -> Iterator[str]:
 def combined(look: Look) -> Iterator[str]:
     """Yield a line on each column that the columns before it determine, by their products."""
     if len(look.names) > MOST_PRODUCTS and look.products is None:
-        said = f"of {len(look.names)} columns no products are asked, {MOST_PRODUCTS} are the most"
+        said = f"{len(look.names)} columns are too many for products, {MOST_PRODUCTS} the most"
         yield f"{said}: columns that follow from others are not found; columns= names fewer"
     if look.products is None:
         return
