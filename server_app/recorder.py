@@ -31,6 +31,7 @@ from fedbary.strategies import MethodStrategy
 from fedbary.strategies.arrays import bytes_of
 from fedbary.strategies.internals import log
 from fedbary.tasks import ClientMetrics, Outcome, Scored, Task, task_of
+from fedbary.tasks._rows import Rows
 from fedbary.variational.frozen import frozen_tensors
 
 if TYPE_CHECKING:
@@ -286,7 +287,7 @@ class Recorder:
         }
         line = {**advised(line, self.settings, self.results.rounds)}
         private = {m.name for m in self.roster.members if "estimate" not in m.shared}
-        if names := self.unshared | private:
+        if isinstance(self.task, Rows) and (names := self.unshared | private):
             line[schema.UNSHARED] = sorted(names)
         self._trained, self._held_out = None, []
         self.results.add_round(line)
