@@ -38,7 +38,7 @@ from fedbary.settings.task_words import OfGuarantees
 from fedbary.strategies.client import Request
 from fedbary.strategies.compression import compression
 from fedbary.strategies.internals import ClientAppCallable, log
-from fedbary.tasks import Signature, Tested, groups, held_out, hits_and_sizes, task_of
+from fedbary.tasks import LEAST, Signature, Tested, groups, held_out, hits_and_sizes, task_of
 
 
 def evaluation_scores(job: Job, request: Request, model: nn.Module) -> dict[str, float]:
@@ -207,7 +207,9 @@ def ask(message: Message, context: Context) -> Message:
         model = _model(job.node.settings, job.signature)
         answer = answer_of_held_out(job, model, config, told)
     else:
-        answer = in_cells(job.limits, job.task.answer(question, job.shard, config, told))
+        limits = job.limits
+        asked = {**config, LEAST: limits.min_cell if limits else 0}
+        answer = in_cells(limits, job.task.answer(question, job.shard, asked, told))
     return job.counted(Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message))
 
 

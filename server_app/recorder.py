@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from logging import INFO, WARNING
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,14 +16,15 @@ from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
 from fedbary.aggregation.sums import PIECE
-from fedbary.figures.run_pictures import learning_curves, partition_heatmap
+from fedbary.figures.courses import courses
+from fedbary.figures.run_pictures import named_classes, partition_heatmap
 from fedbary.figures.spared import spared
 from fedbary.gaussian import MEAN_SUFFIX, Posterior, gaussian_pairs
 from fedbary.methods import Tensors
 from fedbary.predictive import Predictive
 from fedbary.runs import schema
 from fedbary.runs.failing import advised, turn, verdict
-from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder
+from fedbary.runs.run_folder import BACKGROUND, LAST, NETWORKS, RunFolder
 from fedbary.runs.schema import validation_score
 from fedbary.runs.tracking import Tracking
 from fedbary.server_app.roster.roster import Roster
@@ -116,8 +118,7 @@ def draw_partition(
     with spared("partition.png", lambda line: log(WARNING, "%s", line)):
         counts = np.array(list(label_counts.values()))
         sites = [] if dealt else list(label_counts)
-        numbers = all(name == str(label) for label, name in enumerate(classes))
-        results.draw(partition_heatmap(counts, sites, [] if numbers else classes), "partition")
+        results.draw(partition_heatmap(counts, sites, named_classes(classes)), "partition")
 
 
 def draw(
@@ -134,7 +135,7 @@ def draw(
     """
 
     def curves() -> Iterable[tuple[str, Figure]]:
-        yield "learning-curves", learning_curves(results.rounds, task.curves)
+        yield "learning-curves", courses({"": [results.rounds]}, task.curves)
 
     def of_the_model() -> Iterable[tuple[str, Figure]]:
         prediction = scored().prediction
@@ -285,7 +286,8 @@ class Recorder:
             **self.last.line,
             **({schema.CAUTIONS: self.cautions} if self.cautions and not server_round else {}),
         }
-        line = {**advised(line, self.settings, self.results.rounds)}
+        dealt = not self.results.own_data
+        line = {**advised(line, self.settings, self.results.rounds, dealt)}
         private = {m.name for m in self.roster.members if "estimate" not in m.shared}
         if isinstance(self.task, Rows) and (names := self.unshared | private):
             line[schema.UNSHARED] = sorted(names)
@@ -321,23 +323,38 @@ class Recorder:
         if self.settings.keep_best != "none":
             self._take_best()
 
-    def finish(self) -> None:
-        """Write the members' networks and the posterior of the result, then the pictures."""
+    def finish(self, told: Mapping[str, Tensor]) -> None:
+        """Write the members' networks and the posterior of the result, then the pictures.
+
+        `told` is what sites told after the last round.
+        """
         if members := self.predictive.members:
             self.results.write_tensors(NETWORKS, members)
         if background := self.predictive.background:
             self.results.write_tensors(BACKGROUND, background.tensors())
+        if told:
+            self.results.write_tensors(LAST, told)
         whole = {**frozen_tensors(self.model), **self.predictive.posterior.state_dict()}
         self.results.finish(Posterior.from_state_dict(whole))
         if self.settings.pictures:
             draw(self.results, self.task, self.facts, self._scored)
-        self._tracking.finish()
+        self._tracking.finish(self._export)
         if said := verdict(self.results.result):
             log(WARNING, "%s", said)
         is_last = self.results.result[schema.ROUND] == self.results.rounds[-1][schema.ROUND]
+        for said_last in self.task.said_last(told, self.facts):
+            log(INFO, "%s", said_last)
         for advice in self.task.advice(self.last, self.facts) if is_last else ():
             if "calibrate=" not in advice or "calibrate=" not in said:
                 log(INFO, "%s", advice)
+
+    def _export(self, place: Path) -> None:
+        """Write the model to an empty folder, as `fedbary export` does."""
+        from fedbary.report.exported import export_run
+        from fedbary.report.judged import Goals
+        from fedbary.trained import load
+
+        export_run(load(self.results.path, own_code=True), place, Goals())
 
     def _scored(self) -> Scored:
         """Return the scores of the result; a best round's are made again."""

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,14 +91,20 @@ body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 74rem; margin: 2rem aut
        color: #222; background: #fff }}
 h1, h2, h3 {{ line-height: 1.25 }} h2 {{ margin-top: 2.5rem; border-bottom: 1px solid #ccc }}
 p {{ max-width: 48rem }} img {{ max-width: 100%; height: auto; vertical-align: top }}
-p:has(img) {{ max-width: none }} p:has(img + img) img {{ width: min(100%, 27rem) }}
+p:has(img) {{ max-width: none }} p:has(img + img) img {{ max-width: min(100%, 27rem) }}
 summary {{ cursor: pointer }}
 .table {{ overflow-x: auto }} code {{ font-size: .9em }}
-table {{ border-collapse: collapse; margin: 1rem 0; font-size: .875rem;
+table {{ border-collapse: collapse; width: max-content; margin: 1rem 0; font-size: .875rem;
         font-variant-numeric: tabular-nums }}
 th, td {{ padding: .2rem .6rem; border-bottom: 1px solid #e3e3e3; text-align: left;
          white-space: nowrap }}
-th {{ border-bottom: 2px solid #888; vertical-align: bottom; white-space: normal }}
+th {{ border-bottom: 2px solid #888; vertical-align: bottom; white-space: normal;
+     max-width: 9rem }}
+th:first-child, td:first-child {{ position: sticky; left: 0; background: #fff }}
+td:nth-child(2):last-child {{ white-space: normal; overflow-wrap: anywhere; max-width: 36rem }}
+@media (max-width: 40rem) {{
+  td:first-child {{ white-space: normal; max-width: 9rem }}
+  td:nth-child(2):last-child {{ max-width: 12rem }} th, td {{ padding: .2rem .4rem }} }}
 </style></head>
 <body>
 {body}
@@ -119,6 +125,11 @@ class Document:
         The heading.
     name
         Name of the pages, before `.md` and `.html`.
+
+    Attributes
+    ----------
+    numbers : dict
+        Numbers of the page that programs read, by name.
     """
 
     def __init__(self, folder: Path, title: str, name: str = "report") -> None:
@@ -127,6 +138,7 @@ class Document:
         self._name = name
         self._parts = [f"# {escape(title)}"]
         self._drawn: Counter[str] = Counter()
+        self.numbers: dict[str, Any] = {}
 
     def heading(self, text: str, level: int = 2) -> None:
         """Add a heading."""
@@ -158,6 +170,23 @@ class Document:
             write_small(figure, self._folder / "figures" / f"{name}.png")
             named.append(f"![{name}](figures/{name}.png)")
         self._parts.append(" ".join(named) + f"\n\n{italic(caption)}")
+
+    def section(self, heading: str) -> list[str]:
+        """Return the texts and tables below a heading, without pictures; none without it.
+
+        An empty heading gives what comes before the first.
+        """
+        level = f"## {escape(heading)}" if heading else self._parts[0]
+        if level not in self._parts:
+            return []
+        rest = self._parts[self._parts.index(level) + 1 :]
+        until = next((k for k, part in enumerate(rest) if part.startswith("## ")), len(rest))
+        return [part for part in rest[:until] if not part.startswith("![")]
+
+    @property
+    def headings(self) -> list[Markup]:
+        """Headings of the sections."""
+        return [Markup(part[3:]) for part in self._parts if part.startswith("## ")]
 
     def write(self) -> None:
         """Write the two pages."""

@@ -20,6 +20,8 @@ from fedbary.report.results import Metric
 from fedbary.scores import binary
 from fedbary.scores.metrics import Roc, accuracy_after_rejection
 from fedbary.scores.regression import LEVELS
+from fedbary.scores.survival import calibration
+from fedbary.tasks.survival import Hazards
 from fedbary.trained.judgement import Judged
 
 if TYPE_CHECKING:
@@ -39,12 +41,29 @@ LABELS = {
         Metric("auroc", "AUROC, %", 100, 1),
         Metric("sensitivity", "Sensitivity, %", 100, 1),
         Metric("rmse", "RMSE"),
+        Metric("c_index", "C"),
+        Metric("predicted_risk", "Predicted risk, %", 100, 1),
+        Metric("observed_risk", "Observed risk, %", 100, 1),
         Metric("crps", "CRPS"),
         Metric("sharpness", "Mean standard deviation"),
         *(Metric(f"coverage_{level}", f"In the {level} % interval, %", 100, 1) for level in LEVELS),
     )
 }
 """How scores are shown; others are shown by their names."""
+
+MEANINGS = {
+    "accuracy": "rows whose most probable class is the true one",
+    "nll": "mean of −log of the probability, or density, of what was true; lower is better",
+    "ece": "mean gap of confidence and accuracy; 0 is best, and chance alone makes it larger",
+    "brier": "mean squared error of the probabilities; lower is better",
+    "auroc": "how often a row with the event has a higher risk than one without; 50 % is a guess",
+    "sensitivity": "rows with the event that are found, where so many without it raise no alarm",
+    "rmse": "root of the mean squared error, in the target's unit; lower is better",
+    "crps": "distance of forecast and target, in the target's unit; lower is better",
+    "sharpness": "width of the forecasts; lower is better only if the intervals hold the targets",
+    **{f"coverage_{level}": f"targets in their interval; {level} % is right" for level in LEVELS},
+}
+"""What scores are, for readers who have not met them."""
 
 RARE = 0.2
 """Share of the rarer of two classes below which a referral is told by the events that it finds."""
@@ -112,6 +131,14 @@ def add_scores(
         for score, metric in named.items()
     ]
     document.table(["", *found], rows)
+    add_meanings(document, named)
+
+
+def add_meanings(document: Document, scores: Iterable[str]) -> None:
+    """Add what scores are, folded."""
+    known = [[label_of.label, MEANINGS[s]] for s in scores if (label_of := LABELS.get(s))]
+    if known:
+        document.table(["score", "what it is"], known, "What the scores are")
 
 
 def add_groups(document: Document, table: Mapping[str, list[Any]], task: Task) -> None:
@@ -140,7 +167,13 @@ def add_sets(
     """
     called, size = ("sets", "set_size") if trained.signature.classes else ("intervals", "width")
     document.heading(f"Conformal {called}")
-    document.text("They should hold the truth in {level} %.", level=f"{100 * level:g}")
+    document.text(
+        "They should hold the truth in {level} %. {empty}",
+        level=f"{100 * level:g}",
+        empty="A set may be empty: no class fits, and a person should look."
+        if trained.signature.classes
+        else "",
+    )
     body, cautions = [], []
     for name, scores, covered in rows:
         held, width = _with_ends(scores, covered), _with_ends(scores, size)
@@ -182,6 +215,7 @@ def write_evaluation(
     document.heading("Scores")
     document.text("On {rows} rows.", rows=len(y))
     add_groups(document, found, task)
+    add_meanings(document, (name for name in found if f"{name}_low" in found))
     classes = tuple(trained.signature.classes)
     cautions = add_judgement(document, task, prediction, y, classes, goals, not doubt)
     if covered:
@@ -211,6 +245,11 @@ def add_judgement(
 
     `known` is whether the rows are independent, so that rates have intervals.
     """
+    if isinstance(prediction, Hazards):
+        if prediction.risk is not None:
+            risk, (time, event) = prediction.risk.numpy(), y.double().numpy().T
+            add_risks(document, calibration(risk, time, event, prediction.at), prediction.at)
+        return []
     kind = prediction.mean if isinstance(prediction, Forecast) else prediction.probs
     y, drawn = y.to(kind.device), dict(task.judgement(prediction, y, ""))
     for kind, title in (("roc", "ROC"), ("coverage", "Coverage"), ("reliability", "Reliability")):
@@ -218,7 +257,7 @@ def add_judgement(
             axes = drawn[kind].axes[0]
             axes.set_title(f"{title}{axes.get_title().replace(chr(10), ': ')}", size=11)
     if isinstance(prediction, Forecast):
-        _add_numbers(document, prediction, y, drawn)
+        _add_numbers(document, prediction, y, drawn, dict(task.settings).get("target", "target"))
     elif prediction.probs.ndim > 2:
         document.heading("Calibration")
         document.figures(drawn.items(), "Every pixel or label counts by itself.")
@@ -227,6 +266,28 @@ def add_judgement(
     else:
         _add_classes(document, prediction, y, classes, known, drawn)
     return []
+
+
+def add_risks(document: Document, bins: binary.Bins, at: float) -> None:
+    """Add the calibration of risks until a time."""
+    document.heading(f"Risk until {at:g}")
+    drawn = pictures.risk_calibration(bins, f"an event until {at:g}")
+    caption = (
+        "Groups of rows by predicted risk. Observed risks allow for times that were cut short."
+    )
+    document.figures([("calibration", drawn)], caption)
+    add_bins(document, bins, f"events until {at:g}")
+
+
+def add_bins(document: Document, bins: binary.Bins, events: str) -> None:
+    """Add the table of a calibration by groups of predicted risk."""
+    columns = (bins.risk, bins.observed, bins.low, bins.high, bins.events, bins.rows)
+    body = [
+        [f"{100 * p:.2f}", f"{100 * o:.2f} [{100 * low:.1f}, {100 * high:.1f}]", f"{k} of {n}"]
+        for p, o, low, high, k, n in zip(*columns, strict=True)
+    ]
+    head = ["predicted, %", "observed, % [95 %]", events]
+    document.table(head, body, "Calibration by tenths of the predicted risk")
 
 
 def _add_event(
@@ -273,14 +334,7 @@ def _add_event(
         "Calibration: tenths of the rows by predicted risk. Decision curve: "
         "net benefit of acting from a risk on; it is worth it where the model is highest.",
     )
-    body = [
-        [f"{100 * p:.2f}", f"{100 * o:.2f} [{100 * low:.1f}, {100 * high:.1f}]", f"{k} of {n}"]
-        for p, o, low, high, k, n in zip(
-            bins.risk, bins.observed, bins.low, bins.high, bins.events, bins.rows, strict=True
-        )
-    ]
-    head = ["predicted, %", "observed, % [95 %]", f"{name}"]
-    document.table(head, body, "Calibration by tenths of the predicted risk")
+    add_bins(document, bins, name)
     document.heading("Thresholds", 3)
     document.text(
         """Rows whose predicted risk of {name} is at or above a threshold raise an alert. The
@@ -292,6 +346,16 @@ def _add_event(
         f"at least {100 * goals.sensitivity:g} % of {name} found": at_goal,
         f"at most {100 * goals.alerts:g} % alerts": at_rate,
         "risk of 50 %": half,
+    }
+    document.numbers["thresholds"] = {
+        why: {
+            "risk": cut.threshold if cut.threshold < math.inf else None,
+            "events found": cut.hits,
+            "events missed": cut.missed,
+            "false alerts": cut.alarms,
+            "others": cut.spared,
+        }
+        for why, cut in named.items()
     }
     names = [rate for rate, *_ in half.rates()]
     body = [
@@ -378,7 +442,7 @@ def _add_classes(
 
 
 def _add_numbers(
-    document: Document, forecast: Forecast, y: Tensor, drawn: dict[str, Figure]
+    document: Document, forecast: Forecast, y: Tensor, drawn: dict[str, Figure], name: str
 ) -> None:
     mean, std = forecast.mean.double().cpu(), forecast.var.double().sqrt().cpu()
     z = (y.double().cpu() - mean) / std.clamp_min(torch.finfo(torch.float64).tiny)
@@ -386,7 +450,7 @@ def _add_numbers(
     document.heading("Calibration")
     extra = [
         ("pit", pictures.pit_histogram(pit.numpy())),
-        ("residuals", pictures.residuals(mean.numpy(), y.cpu().numpy(), std.numpy(), "target")),
+        ("residuals", pictures.residuals(mean.numpy(), y.cpu().numpy(), std.numpy(), name)),
     ]
     document.figures(
         [*drawn.items(), *extra],
@@ -394,7 +458,10 @@ def _add_numbers(
         "intervals are too narrow. A high middle: too wide.",
     )
     document.text(
-        "The mean of target − forecast is {bias}; their standard deviation is {spread}.",
+        """The mean of {name} − forecast is {bias}: 0 is right. Their standard deviation is
+        {spread}. The forecasts' own is {own} on average.""",
+        name=name,
+        own=f"{float(std.mean()):.4g}",
         bias=f"{float((y.double().cpu() - mean).mean()):.4g}",
         spread=f"{float((y.double().cpu() - mean).std()):.4g}",
     )

@@ -437,13 +437,18 @@ class Roster:
         part = self._settings.pace.asked(len(there), least)
         return drawn(self._ordered(there), part, self._seed("participants", server_round))
 
+    @property
+    def present(self) -> list[int]:
+        """Ids of the members that are present and not silent, in their order."""
+        return self._ordered(self._listen())
+
     def evaluators(self, server_round: int) -> list[int]:
         """Return the ids of the members that score the global model after a round.
 
         They are drawn like `participants`, from members that hold examples out, are present and are
         not silent; after the last round all of these are asked.
         """
-        there = [node_id for node_id in self._ordered(self._listen()) if self.held_out(node_id)]
+        there = [node_id for node_id in self.present if self.held_out(node_id)]
         if server_round == self._settings.rounds:
             return there
         part = round(self._settings.evaluate_fraction * len(there))
