@@ -173,7 +173,7 @@ def _drawn(look: Look) -> list[str]:
 def picture(look: Look, told: Sequence[str] = ()) -> Figure:
     """Return small multiples of columns: the sites' densities, or shares of their levels.
 
-    Of more than `MOST_DRAWN` columns those that the findings `told` name come first.
+    At most `MOST_DRAWN` are drawn, those that the findings `told` name first.
     """
     shown = _drawn(look)
     if len(shown) > MOST_DRAWN:
