@@ -311,7 +311,8 @@ def _differences_table(
     for number, metric in enumerate(metrics):
         for row in found[found["metric"] == metric].itertuples():
             cells = body.setdefault(f"{row.first} − {row.second}", ["–"] * (3 * len(metrics)))
-            told = metric.difference(row), p_value(row.holm), f"{row.least:.{metric.decimals}f}"
+            least = f"{row.least:.{metric.decimals}f}".replace("nan", "–")
+            told = metric.difference(row), p_value(row.holm), least
             cells[3 * number : 3 * number + 3] = told
     header = [c for metric in metrics for c in (f"Δ {metric.label} [95 %]", "p", "least seen")]
     return ["pair", *header], [[name, *cells] for name, cells in body.items()]
