@@ -51,7 +51,7 @@ RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"method": "FedAG", "missing": "median", "holdout": 0.1, "conformal": 0.9},
         {"rule": "RKLB", "holdout": 0.1, "conformal": 0.9},
     ),
-    "glm": ({"terms": "`mean area` spline(`mean texture`,4)"},),
+    "glm": ({"terms": "`mean area` spline(`mean texture`,4)", "errors": "robust"},),
     "survival": ({"dataset": "times", "target": "days", "event": "died"},),
 }
 """Each task, with runs in which its sites tell most together."""
@@ -72,7 +72,8 @@ _QUICK = {
     "local_epochs": 1, "samples": 2, "evaluate_clients": 1,
 }  # fmt: skip
 _LINEAR = {"task": "regression", "model": "linear", "noise": "learned", "holdout": 0}
-_NEEDED = ({}, {"server_fraction": 0.1}, {"local_epochs": 3}, {"rounds": 5}, _LINEAR)
+_TERMS = {"task": "glm", "holdout": 0}
+_NEEDED = ({}, {"server_fraction": 0.1}, {"local_epochs": 3}, {"rounds": 5}, _LINEAR, _TERMS)
 """What some methods need beside it, tried one after another."""
 
 _TABLE = re.compile(r"(<!-- made: (\w+) -->\n\n.*\n.*\n)(?:\|.*\n)*")
@@ -111,6 +112,12 @@ _MEANINGS = {
     "mean": ("mean size of its sets, or width of its intervals", "classes or the target", "scores"),
     "std": ("standard deviation of these", "classes or the target", "scores"),
     "tests": ("observed less expected events of levels, and covariances", "events", "answers"),
+    "clusters": ("rows, or groups of rows, whose scores it adds", "–", "answers"),
+    "products": ("sum of products of each two entries of their scores", "–", "answers"),
+    "pairs": ("five sums over pairs of rows, of which C is made", "pairs", "answers"),
+    "risk-groups": ("ten groups by risk: rows, risks, events, expected events", "–", "answers"),
+    "curves": ("rows at risk, events and time at risk, by interval and level", "–", "answers"),
+    "proportional": ("sums of columns over rows at risk, by powers of log time", "–", "answers"),
     "equal": ("rows that equal another; 0 if fewer than five, or by chance", "examples", "answers"),
     "repeated": ("1 for a column in which a number far from all others repeats", "–", "answers"),
     "seen": ("values of each column that are not missing", "examples", "answers"),
@@ -144,6 +151,9 @@ _ARRAYS = {
     "log_var/*": "log-variances along its descent",
     "gradient/*": "the gradient of the shared layers",
     "head/*": "what it tells of its own head's weights",
+    "sums/value": "sum of its negative log-likelihood at the server's point, nats",
+    "sums/gradient": "the gradient of this sum",
+    "sums/hessian": "the second derivatives of this sum: a number for each two weights",
     "sums/*": "means over its examples: shares, features by class, products of features",
     "curvature/*": "curvature of the last layer",
     "fairness/*": "its mean loss, in nats: the method needs it",
@@ -273,7 +283,12 @@ _SAID = {
     "query.ask below": "answer: medians, knots of a spline or cuts of times, four times",
     "query.ask log-rank": "answer: log-rank tests",
     "query.ask equal": "answer: equal rows",
+    "query.ask pairs": "answer: pairs, after the last round",
+    "query.ask risk-groups": "answer: groups by risk, after the last round",
+    "query.ask curves": "answer: curves, after the last round",
+    "query.ask proportional": "answer: proportional hazards, after the last round",
     "query.ask noise": "answer: noise, after each round",
+    "query.ask scores": "answer: scores, with `errors=robust` or `site`, after the last round",
     "query.ask conformal": "answer: conformal, after the last round",
     "query.ask conformal-sizes": "answer: sizes of sets, after the last round",
     "query.look": "what it holds",

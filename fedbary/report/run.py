@@ -22,6 +22,7 @@ from fedbary.report.judged import (
     Goals,
     add_groups,
     add_judgement,
+    add_risks,
     add_scores,
     add_sets,
     label,
@@ -42,7 +43,8 @@ from fedbary.settings.owners import owned
 from fedbary.study.table import public, read_run, result_rows
 from fedbary.tasks import Task
 from fedbary.tasks.glm import Glm
-from fedbary.trained import load
+from fedbary.tasks.survival import Survival
+from fedbary.trained import load, risks
 from fedbary.trained.coefficients import RATIOS, ends
 from fedbary.trained.judgement import Judged, judged, scores, units_of
 from fedbary.trained.run import Trained
@@ -122,7 +124,7 @@ def _add_coefficients(document: Document, trained: Trained) -> list[str]:
         return []
     document.text("{title}. Intervals are of {level}.", title=found.title, level="95 %")
     named, (low, high) = found.table, ends(found.level)
-    numbers = ["estimate", low, high, *RATIOS.values(), "P(> 0)", "tau", "p of Q"]
+    numbers = ["estimate", low, high, *RATIOS.values(), "P(> 0)", "tau", "p differ"]
     shown_columns = [name for name in numbers if name in named]
     words = named[["outcome", "term", "unit"]].to_numpy().tolist()
     cells = [
@@ -131,7 +133,20 @@ def _add_coefficients(document: Document, trained: Trained) -> list[str]:
     ]
     document.table(["outcome", "term", "unit", *shown_columns], cells)
     document.figures([("forest", found.picture())], "All sites together, and each site alone.")
+    if isinstance(trained.task, Survival):
+        _add_survival(document, trained)
     return [*found.notes]
+
+
+def _add_survival(document: Document, trained: Trained) -> None:
+    """Add curves, and the calibration at the sites' own rows."""
+    if (curves := risks.picture(trained)) is not None:
+        document.heading("Survival")
+        caption = "All sites' rows, by events and time at risk between two cuts. Bands are of 95 %."
+        document.figures([("survival", curves)], caption)
+    if (bins := risks.calibration(trained)) is not None:
+        add_risks(document, bins, float(trained.told["at"]))
+        document.text("The rows are those that were trained on. New rows may differ more.")
 
 
 def levels_of(x: Tensor, layout: Layout) -> dict[str, np.ndarray]:

@@ -31,6 +31,10 @@ ClientMetrics = Mapping[str, Any]
 """One client's metrics, under ``site`` its name."""
 
 
+LEAST = "min-cell"
+"""The entry of a question, set at the site, with the fewest rows of a cell that it tells."""
+
+
 class Signature(Protocol):
     """The layout that all sites must share, hashable; the server sends it with every message."""
 

@@ -41,7 +41,7 @@ def schema_of(trained: Trained) -> dict[str, Any]:
     if isinstance(task, Survival):
         idle = task.beside_terms
         if task.predicts:
-            at = f"{task.until(trained.facts):g}"
+            at = f"{task.at(trained.facts):g}"
             classes = [f"no event until {at}", f"an event until {at}"]
     zeros = task.zeros(layout)
     dtype = "float64" if isinstance(layout, Layout) else "float32"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,9 @@ NOTHING = "the sites' columns agree"
 
 ACROSS, MOST_SHOWN = 4, 12
 """Pictures in a row; levels, or cells of a site, in one."""
+
+MOST_DRAWN = 100
+"""Columns that are drawn, those with findings first."""
 
 HEADER = ("column", "site", "rows", "missing", "mean", "sd", "5 %", "median", "95 %")
 
@@ -144,7 +148,10 @@ def write(look: Look, output: Path, force: bool = False) -> None:
             document.text("{line}.", line=line)
         document.heading("Columns")
         caption = "Each column at each site: density, or levels"
-        document.figures([("columns", picture(look))], caption)
+        document.figures([("columns", picture(look, told))], caption)
+        if (drawn := len(_drawn(look))) > MOST_DRAWN:
+            said = "{most} of {drawn} columns are drawn, those with findings first."
+            document.text(said, most=str(MOST_DRAWN), drawn=str(drawn))
         cells = [(*_cells(row), row["levels"] or row["type"], row["note"]) for row in rows]
         document.table((*HEADER, "levels, or type", "note"), cells)
         document.write()
@@ -152,14 +159,26 @@ def write(look: Look, output: Path, force: bool = False) -> None:
         write_table(folder / "look.csv", columns)
 
 
-def picture(look: Look) -> Figure:
-    """Return small multiples of all columns: the sites' densities, or shares of their levels."""
-    shown = dict.fromkeys(
+def _drawn(look: Look) -> list[str]:
+    """Return the names of the columns that have a picture."""
+    names = dict.fromkeys(
         name
         for held in look.columns.values()
         for name, told in held.items()
         if told.kind == LEVELS or (name in look.names and _is_drawn(look, name))
     )
+    return [*names]
+
+
+def picture(look: Look, told: Sequence[str] = ()) -> Figure:
+    """Return small multiples of columns: the sites' densities, or shares of their levels.
+
+    Of more than `MOST_DRAWN` columns those that the findings `told` name come first.
+    """
+    shown = _drawn(look)
+    if len(shown) > MOST_DRAWN:
+        words = {word for line in told for word in re.findall(r"[^\s,;:()]+", line)}
+        shown = sorted(shown, key=lambda name: name not in words)[:MOST_DRAWN]
     down = max(1, math.ceil(len(shown) / ACROSS))
     figure = sheet(11, 0.5 + 1.9 * down)
     axes = figure.subplots(down, ACROSS, squeeze=False).ravel()

@@ -62,6 +62,8 @@ class Trained:
         Each site's histograms by its name; empty if the run has no conformal sets.
     folder : Path
         The run's folder.
+    told : mapping of str to Tensor
+        What sites told after the last round; empty if the task does not ask.
     """
 
     network: nn.Module
@@ -73,6 +75,7 @@ class Trained:
     data: Digest | None = None
     sites: Mapping[str, HeldOut] = field(default_factory=dict)
     folder: Path = Path()
+    told: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def posterior(self) -> Posterior:

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from fedbary.server_app.roster.roster import Roster
 from fedbary.strategies.internals import log
+from fedbary.strategies.wire import numbers_of
 from fedbary.tasks import Dialogue, Question
 from fedbary.texts import SCREEN, one_line, shown
 
@@ -89,6 +90,7 @@ class Asker:
             node = reply.metadata.src_node_id
             if reply.has_error():
                 continue
+            self._roster.heard(node, numbers_of(reply.content))
             try:
                 words = reply.content.config_records.get("site", ConfigRecord())
                 metrics = {**reply.content.metric_records["metrics"], **words}

@@ -18,8 +18,8 @@ from fedbary.errors import RunError
 from fedbary.tasks import Dialogue, Question, _sums
 from fedbary.tasks._look.rules import KEPT, KINDS, LEAST, NUMBERS, SOME, Told, grid
 
-MOST_COLUMNS = 10_000
-"""Columns of a table that are believed."""
+MOST_COLUMNS, MOST_PRODUCTS = 10_000, 2_000
+"""Columns of a table that are believed, and of which products are asked: two million numbers."""
 
 TWO_VALUED = 60
 """Rows from which on a histogram of two cells shows a column of two values."""
@@ -107,7 +107,7 @@ class Look:
         Each site's histograms of them.
     products : tuple or None
         Names of columns, the number of rows, and the mean of the products of each two columns,
-        standardised; None if no site has rows enough.
+        standardised; None if no site has rows enough, or there are more than `MOST_PRODUCTS`.
     """
 
     columns: Mapping[str, Mapping[str, Told]]
@@ -189,10 +189,10 @@ def look() -> Dialogue[Look]:
     chosen = [
         name for name in wide if 2 * sum(found.seen(site, name) > 0 for site in sums) > len(sums)
     ]
-    if len(chosen) < 2:
+    if not 2 <= len(chosen) <= MOST_PRODUCTS:
         return replace(found, cells=cells)
     config, _ = _scaled(scale, names, chosen)
-    believed = functools.partial(read_products, columns=len(chosen))
+    believed = functools.partial(read_products, columns=len(chosen), rows=sum(rows.values()))
     answers = yield Question(_sums.MOMENTS, believed, config)
     products = None
     if count := sum(rows for rows, _ in answers):
@@ -278,8 +278,10 @@ def read_histograms(
     return found
 
 
-def read_products(metrics: Mapping[str, Any], most: int, columns: int) -> tuple[int, Tensor]:
+def read_products(
+    metrics: Mapping[str, Any], most: int, columns: int, rows: float
+) -> tuple[int, Tensor]:
     """Return rows and sums of products as `_sums.read_moments`; 0 of a site with too few rows."""
     if metrics["count"] == 0:
         return 0, torch.zeros(columns, columns, dtype=torch.float64)
-    return _sums.read_moments(metrics, most, columns)
+    return _sums.read_moments(metrics, most, columns, rows)

@@ -6,11 +6,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from fedbary.data import beside
-from fedbary.data.standardise import CONSTANT
-from fedbary.tasks._look.dialogue import Look
+from fedbary.data.standardise import CONSTANT, dependent
+from fedbary.tasks._look.dialogue import MOST_PRODUCTS, Look
 from fedbary.tasks._look.rules import (
     AS_TEXT,
     DATES,
@@ -152,23 +151,13 @@ def _levels(where: str, held: Mapping[str, Told]) -> Iterator[str]:
 
 def combined(look: Look) -> Iterator[str]:
     """Yield a line on each column that the columns before it determine, by their products."""
+    if len(look.names) > MOST_PRODUCTS and look.products is None:
+        said = f"of {len(look.names)} columns no products are asked, {MOST_PRODUCTS} are the most"
+        yield f"{said}: columns that follow from others are not found; columns= names fewer"
     if look.products is None:
         return
     names, _, products = look.products
     scale = products.diagonal().sqrt()
-    correlations, kept = products / scale / scale[:, None], [0]
-    for place in range(1, len(names)):
-        weights = _weights(correlations, kept, place)
-        left = 1 - float(weights @ correlations[kept, place])
-        if left > LEFT_OVER:
-            kept.append(place)
-            continue
+    for place, kept, weights in dependent(products / scale / scale[:, None], LEFT_OVER):
         others = [names[k] for k, w in zip(kept, weights.tolist(), strict=True) if abs(w) > PART]
         yield f"column {names[place]} follows from {listed(others)}; leave_out= one of them"
-
-
-def _weights(correlations: Tensor, kept: Sequence[int], place: int) -> Tensor:
-    inner = correlations[kept][:, kept]
-    return torch.linalg.lstsq(inner, correlations[kept, place][:, None], driver="gelsd").solution[
-        :, 0
-    ]
