@@ -99,7 +99,6 @@ _MEANINGS = {
     "brier": ("Brier score", "0 to 2", "scores"),
     "auroc": ("area under the ROC curve", "0 to 1", "scores"),
     "nll_std": ("standard error of the NLL", "nats", "scores"),
-    "auroc_std": ("standard error of the AUROC", "0 to 1", "scores"),
     "sensitivity": ("sensitivity at the chosen specificity", "0 to 1", "scores"),
     "nll-at": ("negative log-likelihood at each of 21 temperatures", "nats", "scores"),
     "count": ("rows, or pixels, that the sums are of", "examples", "answers"),

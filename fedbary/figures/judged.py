@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbary.figures.sheet import BLUE, GREY, RED, literal, open_frame, sheet
+from fedbary.figures.sheet import BLUE, GREY, ORANGE, RED, literal, open_frame, sheet
 from fedbary.scores.binary import Bins, net_benefit
 from fedbary.scores.metrics import Roc
 
@@ -104,7 +104,9 @@ def pit_histogram(pit: np.ndarray, bins: int = 10) -> Figure:
     centres = 100 * (np.arange(bins) + 0.5) / bins
     axes.bar(centres, 100 * counts / len(pit), 100 / bins, color=BLUE, edgecolor="white")
     share, error = 100 / bins, 196 * np.sqrt((1 - 1 / bins) / bins / len(pit))
-    axes.axhspan(share - error, share + error, color=RED, alpha=0.2, label="Chance, 95 %")
+    axes.axhspan(
+        share - error, share + error, color=ORANGE, alpha=0.3, zorder=0.5, label="Chance, 95 %"
+    )
     axes.axhline(share, color=RED, linewidth=1, label="Calibrated")
     axes.set(xlim=(0, 100), ylim=(0, 1.3 * axes.get_ylim()[1]))
     axes.legend(fontsize=8, loc="upper center")

@@ -211,8 +211,8 @@ def _write_coefficients(trained: Trained, place: Path) -> None:
     names = [f"{outcome}: {term}" for outcome in held.outcomes for term in held.terms]
     columns = dict(zip(names, found.factors.covariance.T, strict=True))
     writing.write_table(place / "covariance.csv", {"": names, **columns})
-    if isinstance(trained.task, Survival) and (curves := survival_of(trained)):
-        writing.write_table(place / "survival.csv", curves)
+    if isinstance(trained.task, Survival) and (survival := survival_of(trained)):
+        writing.write_table(place / "survival.csv", survival)
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:
