@@ -184,12 +184,21 @@ class Factors:
         return np.asarray(np.linalg.norm(self.turn @ self.root, axis=1))
 
     @property
-    def errors(self) -> np.ndarray:
-        """Standard error of each coefficient as the table shows it, (p,): √ of J Λ⁻¹ B Λ⁻¹ Jᵀ."""
+    def covariance(self) -> np.ndarray:
+        """Covariance of the coefficients as the table shows them, (p, p): J Λ⁻¹ B Λ⁻¹ Jᵀ.
+
+        B is the sandwich's; without one it is Λ.
+        """
+        half = self.turn @ self.root
         if self.sandwich is None:
-            return self.stds
-        bread = self.turn @ self.root @ self.root.T
-        return np.sqrt(np.einsum("ij,jk,ik->i", bread, self.sandwich.products, bread))
+            return np.asarray(half @ half.T)
+        bread = half @ self.root.T
+        return np.asarray(bread @ self.sandwich.products @ bread.T)
+
+    @property
+    def errors(self) -> np.ndarray:
+        """Standard error of each coefficient as the table shows it, (p,)."""
+        return self.stds if self.sandwich is None else np.sqrt(self.covariance.diagonal())
 
     @property
     def prior_stds(self) -> np.ndarray:
