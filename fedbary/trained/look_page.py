@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,8 @@ MOST_LINES = 120
 NOTHING = "the sites' columns agree"
 """The line without a finding."""
 
-ACROSS, MOST_SHOWN = 4, 12
-"""Pictures in a row; levels, or cells of a site, in one."""
+ACROSS, TOGETHER_SHOWN, MOST_SHOWN = 2, 8, 12
+"""Columns in a row of a picture, and in one picture; levels, or cells of a site, of a column."""
 
 HEADER = ("column", "site", "rows", "missing", "mean", "sd", "5 %", "median", "95 %")
 
@@ -140,11 +140,10 @@ def write(look: Look, output: Path, force: bool = False) -> None:
         sites = ", ".join(f"{name} ({rows} rows)" for name, rows in look.rows.items())
         document.text("{sites}.", sites=sites)
         document.heading("Findings")
-        for line in told:
-            document.text("{line}.", line=line)
+        document.bullets(told)
         document.heading("Columns")
-        caption = "Each column at each site: density, or levels"
-        document.figures([("columns", picture(look))], caption)
+        caption = "Each column at each site: its density, or the shares of its levels."
+        document.figures((("columns", figure) for figure in pictures(look)), caption)
         cells = [(*_cells(row), row["levels"] or row["type"], row["note"]) for row in rows]
         document.table((*HEADER, "levels, or type", "note"), cells)
         document.write()
@@ -152,16 +151,21 @@ def write(look: Look, output: Path, force: bool = False) -> None:
         write_table(folder / "look.csv", columns)
 
 
-def picture(look: Look) -> Figure:
-    """Return small multiples of all columns: the sites' densities, or shares of their levels."""
-    shown = dict.fromkeys(
+def pictures(look: Look) -> Iterator[Figure]:
+    """Yield small multiples of all columns: the sites' densities, or shares of their levels."""
+    drawn = dict.fromkeys(
         name
         for held in look.columns.values()
         for name, told in held.items()
         if told.kind == LEVELS or (name in look.names and _is_drawn(look, name))
     )
-    down = max(1, math.ceil(len(shown) / ACROSS))
-    figure = sheet(11, 0.5 + 1.9 * down)
+    for first in range(0, len(drawn), TOGETHER_SHOWN):
+        yield _picture(look, [*drawn][first : first + TOGETHER_SHOWN])
+
+
+def _picture(look: Look, shown: Sequence[str]) -> Figure:
+    down = math.ceil(len(shown) / ACROSS)
+    figure = sheet(4.6, 0.5 + 1.6 * down)
     axes = figure.subplots(down, ACROSS, squeeze=False).ravel()
     sites = list(look.columns)
     colours = {s: COLORS[1 + k % (len(COLORS) - 1)] for k, s in enumerate(sites)}
@@ -169,13 +173,13 @@ def picture(look: Look) -> Figure:
         is_wide = name in look.names and not look.is_coded(name)
         draw = _draw_numbers if is_wide else _draw_levels
         draw(frame, look, name, colours)
-        frame.set_title(literal(_fit(name, 28).rstrip()), fontsize=9, loc="left")
+        frame.set_title(literal(_fit(name, 24).rstrip()), fontsize=9, loc="left")
         frame.tick_params(labelsize=7)
         open_frame(frame)
     for frame in axes[len(shown) :]:
         frame.set_visible(False)
     handles = [figure.gca().plot([], [], color=colours[s], label=literal(s))[0] for s in sites]
-    figure.legend(handles=handles, loc="outside upper left", ncols=6, fontsize=8, frameon=False)
+    figure.legend(handles=handles, loc="outside upper left", ncols=3, fontsize=8, frameon=False)
     return figure
 
 
