@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite, nan
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,5 +63,5 @@ def courses(arms: Mapping[str, Sequence[Rounds]], curves: Sequence[Curve]) -> Fi
 
 
 def _known(rounds: Rounds, key: str, scale: float) -> dict[int, float]:
-    found = {line["round"]: line.get(key) for line in rounds}
-    return {x: scale * y for x, y in found.items() if isfinite(nan if y is None else y)}
+    found = ((line["round"], line.get(key)) for line in rounds)
+    return {x: scale * y for x, y in found if y is not None and isfinite(y)}
