@@ -95,7 +95,7 @@ def test_rows_of_one_patient_widen_intervals_where_the_model_does_not(tmp_path):
 def test_errors_that_sites_did_not_tell_are_refused(tmp_path):
     words = {"target": "died", "terms": "age sex", "errors": "robust"}
     found(tmp_path, patients(300), **words)
-    (tmp_path / "run" / "scores.safetensors").unlink()
+    (tmp_path / "run" / "told.safetensors").unlink()
     run = fedbary.load(tmp_path / "run")
     with pytest.raises(SettingError, match="^errors: 'robust, and 0 of 4 sites told them"):
         run.coefficients()
