@@ -167,7 +167,7 @@ class Job:
 
     @property
     def numbers_left(self) -> int:
-        """How many numbers it may still send, see `limits`."""
+        """The numbers that it may still send, see `limits`."""
         return left(self.node, self.limits, *self.size)
 
     def client(self, request: Request, model: nn.Module) -> Client:

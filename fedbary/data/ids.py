@@ -1,7 +1,7 @@
 """Ids that repeat over sites, found by digests whose key the sites share and the server lacks.
 
 A digest is HMAC-SHA256 of the id, cut to 64 bits: of a million ids two agree by chance in one of 40
-million looks. Who has the key can try names, so it must never reach the server.
+million looks. A holder of the key can try names, so it must never reach the server.
 
 Reference: Krawczyk, Bellare and Canetti, HMAC: keyed-hashing for message authentication, 1997.
 """

@@ -24,7 +24,7 @@ UNBOUNDED = -1
 
 
 SHAREABLE = ("estimate",)
-"""What a site may share: its own estimates, beside those of all sites, in tables and pictures."""
+"""Facts that a site may share: its own estimates in tables and pictures, beside all sites'."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class Question:
     tensors : mapping of str to Tensor
         Tensors sent with it.
     own : mapping of str to mapping
-        What a site is sent beside `config`, by its name.
+        Entries for one site beside `config`, by its name.
     beside : callable
         Takes the content of the answers by the sites' names, and yields lines on sites that differ
         from the others.

@@ -52,7 +52,7 @@ class Member:
     content : str
         The hash of the named data set as the node reads it; "" if it does not tell.
     numbers_left : float
-        How many numbers it may send, this answer included; infinite without a budget.
+        The numbers that it may send, this answer included; infinite without a budget.
     shared : frozenset of str
         The words of `SHAREABLE` that it shares.
     """

@@ -376,7 +376,7 @@ class Roster:
 
     @property
     def has_budgets(self) -> bool:
-        """Whether a member has said how many numbers it may send."""
+        """True if a member has said how many numbers it may send."""
         return any(member.numbers_left < math.inf for member in self._members.values())
 
     def answers_left(self, node_id: int, numbers: int) -> float:
