@@ -33,6 +33,7 @@ from fedbary.strategies import MethodStrategy
 from fedbary.strategies.arrays import bytes_of
 from fedbary.strategies.internals import log
 from fedbary.tasks import ClientMetrics, Outcome, Scored, Task, task_of
+from fedbary.tasks._rows import Rows
 from fedbary.variational.frozen import frozen_tensors
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ class Recorder:
         dealt = not self.results.own_data
         line = {**advised(line, self.settings, self.results.rounds, dealt)}
         private = {m.name for m in self.roster.members if "estimate" not in m.shared}
-        if names := self.unshared | private:
+        if isinstance(self.task, Rows) and (names := self.unshared | private):
             line[schema.UNSHARED] = sorted(names)
         self._trained, self._held_out = None, []
         self.results.add_round(line)

@@ -103,7 +103,7 @@ th {{ border-bottom: 2px solid #888; vertical-align: bottom; white-space: normal
 th:first-child, td:first-child {{ position: sticky; left: 0; background: #fff }}
 td:nth-child(2):last-child {{ white-space: normal; overflow-wrap: anywhere; max-width: 36rem }}
 @media (max-width: 40rem) {{
-  td:first-child {{ white-space: normal; max-width: 9rem }}
+  td:first-child {{ white-space: normal; overflow-wrap: anywhere; max-width: 9rem }}
   td:nth-child(2):last-child {{ max-width: 12rem }} th, td {{ padding: .2rem .4rem }} }}
 </style></head>
 <body>

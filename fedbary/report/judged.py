@@ -283,11 +283,18 @@ def add_bins(document: Document, bins: binary.Bins, events: str) -> None:
     """Add the table of a calibration by groups of predicted risk."""
     columns = (bins.risk, bins.observed, bins.low, bins.high, bins.events, bins.rows)
     body = [
-        [f"{100 * p:.2f}", f"{100 * o:.2f} [{100 * low:.1f}, {100 * high:.1f}]", f"{k} of {n}"]
+        [f"{100 * p:.2f}", _with_interval(o, low, high), f"{k} of {n}"]
         for p, o, low, high, k, n in zip(*columns, strict=True)
     ]
     head = ["predicted, %", "observed, % [95 %]", events]
     document.table(head, body, "Calibration by tenths of the predicted risk")
+
+
+def _with_interval(observed: float, low: float, high: float) -> str:
+    if math.isnan(observed):
+        return "–"
+    ends = "" if math.isnan(low) else f" [{100 * low:.1f}, {100 * high:.1f}]"
+    return f"{100 * observed:.2f}{ends}"
 
 
 def _add_event(

@@ -176,7 +176,7 @@ class Nets(Table):
             for value in self.plan[name]:
                 yield {name: value}, rule(several, value)
         else:
-            by = examples, self.plan["server_lr"], self.plan["steps"]
+            by = examples, self.plan["server_lr"], self.plan["steps"][side]
             for steps, weights in descents(several, ENERGIES[side], *by):
                 yield {"steps": steps}, weights
 

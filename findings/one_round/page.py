@@ -8,16 +8,15 @@ import pandas as pd
 
 from fedbary.report.results import Metric
 from findings import maker
+from findings.pretrained.page import read
 
 SCORES = (Metric("accuracy", "Accuracy %", 100, 2), maker.AT_T, Metric("temperature", "T", 1, 2))
-SUMS = ["Ridge", "LDA on random features", "Ridge on random features", "Ridge on buckets", "QDA"]
-PAIRS = [(side, "LDA") for side in SUMS]
-PAIRS += [
-    (f"{method} {rounds} from {start}", f"{method} {rounds} from zeros")
-    for method, rounds in (("FedAvg", 1), ("FedAvg", 5), ("FedAvg", 20), ("SCAFFOLD", 5),
-                           ("SCAFFOLD", 20)) for start in ("LDA/T", "Ridge")
-]  # fmt: skip
-PAIRS += [(f"SCAFFOLD {rounds} from LDA/T", "LDA") for rounds in (5, 20)]
+HELD_OUT = Metric("held_out", "NLL at T, held out")
+PAIRS = [("QDA", "LDA"), ("Ridge", "LDA")]
+for run in ("FedAvg 1", "FedAvg 5", "FedAvg 20", "SCAFFOLD 5", "SCAFFOLD 20"):
+    PAIRS += [(f"{run} from {start}", f"{run} from zeros") for start in ("LDA/T", "Ridge")]
+PAIRS += [("SCAFFOLD 5 from LDA/T", "sites 2"), ("SCAFFOLD 20 from LDA/T", "one place")]
+PAIRS += [("QDA", "sites 2")]
 NETS = [(side, "FedLPA") for side in
         ("FedAvg", "mean by precision", "FedFisher, diagonal", "FedFisher, Kronecker")]  # fmt: skip
 NETS += [("FedBEns, 3 starts", "FedAvg, 3 starts")]
@@ -25,15 +24,24 @@ NETS += [("FedBEns, 3 starts", "FedAvg, 3 starts")]
 
 def tables(results: Path) -> Iterator[str]:
     """Yield scores and differences of heads on features, then of networks from scratch."""
-    for file, several in (("cells.csv", PAIRS), ("nets.csv", NETS)):
-        fresh = maker.where(pd.read_csv(results / file), stage="fresh")
-        groups = maker.by(fresh, "side", "setting").items()
-        named = {(side, _said(setting)): own for (side, setting), own in groups}
-        head = "head" if several is PAIRS else "network"
-        yield maker.table((head, "setting"), named, SCORES)
-        yield maker.tests_table(
-            f"{head}s, pairs", maker.AT_T, maker.pairs(fresh, several, maker.AT_T)
-        )
+    for file, head, several in (("cells.csv", "head", PAIRS), ("nets.csv", "network", NETS)):
+        cells = pd.read_csv(results / file)
+        fresh = maker.where(cells, stage="fresh")
+        yield maker.table((head, "setting"), _named(fresh), SCORES)
+        others = read(results.parent / "pretrained")
+        others = others[others["side"].isin(["sites 2", "one place"])]
+        others = others[others["seed"].isin(fresh["seed"])]
+        found = maker.pairs(pd.concat([fresh, others]), several, maker.AT_T)
+        yield maker.tests_table(f"{head}s, pairs", maker.AT_T, found)
+        if head == "head":
+            sums = maker.where(cells, stage="choice")
+            sums = sums[~sums["side"].str.contains("from")]
+            yield maker.table(("one round, tried", "setting"), _named(sums), [HELD_OUT])
+
+
+def _named(cells: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
+    groups = maker.by(cells, "side", "setting").items()
+    return {(side, _said(setting)): own for (side, setting), own in groups}
 
 
 def _said(setting: str) -> str:
@@ -42,4 +50,4 @@ def _said(setting: str) -> str:
 
 
 def _value(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else f"{value}"
