@@ -92,7 +92,7 @@ class Site:
 
 
 class Sandwich(NamedTuple):
-    """What makes standard errors that hold where the model is wrong.
+    """Products of scores, for standard errors that hold where the model is wrong.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class Sandwich(NamedTuple):
     degrees : float
         Degrees of freedom of the intervals' t; infinite for a normal.
     words : str
-        What the clusters are.
+        Words on the clusters, for the title.
     """
 
     products: np.ndarray
@@ -128,7 +128,7 @@ class Factors:
     summed : ndarray or None
         Σ P_k where the run holds no site's own.
     sandwich : Sandwich or None
-        What the shown standard errors are made of; None: the precision.
+        Products of scores, which the shown standard errors take; None: they take the precision.
     unshared : frozenset of str
         Names of the sites whose own estimates are not shown.
     """
