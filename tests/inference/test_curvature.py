@@ -138,7 +138,10 @@ def test_the_estimate_is_unbiased(nll, batch_size):
     for seed in range(200):
         local = Local(model, x, y, NLLS[nll], training=training, seed=seed)
         draws.append(curvature.curvature(local, q))
-    found, expected = torch.stack(draws), exact(local, q.points.parameters[: len(q.log_vars.parameters)])
+    found, expected = (
+        torch.stack(draws),
+        exact(local, q.points.parameters[: len(q.log_vars.parameters)]),
+    )
     error = found.std(0) / math.sqrt(len(draws))
     assert ((found.mean(0) - expected).abs() < 5 * error + 1e-6).all()
     assert 0.8 < found.mean() / expected.mean() < 1.2
