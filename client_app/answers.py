@@ -209,7 +209,8 @@ def ask(message: Message, context: Context) -> Message:
     else:
         limits = job.limits
         asked = {**config, LEAST: limits.min_cell if limits else 0}
-        answer = in_cells(limits, job.task.answer(question, job.shard, asked, told))
+        shard = job.held if question in job.task.plain else job.shard
+        answer = in_cells(limits, job.task.answer(question, shard, asked, told))
     return job.counted(Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +107,8 @@ class Task(ABC):
         File name of the facts in the run folder; "" for a task without questions.
     counts_classes : bool
         True if the answer to a question counts the examples of each class.
+    plain : collection of str
+        Questions that are of rows in their own units, also once there are facts.
     known_metrics : mapping of str to (float, float)
         Clients' metrics that are recorded, beside those of all tasks; each with its least and its
         largest value.
@@ -124,6 +126,7 @@ class Task(ABC):
     private = False
     facts = ""
     counts_classes = False
+    plain: Collection[str] = ()
     known_metrics: Mapping[str, tuple[float, float]] = {}
     curves: tuple[Curve, ...]
 

@@ -173,6 +173,7 @@ class Survival(Glm):
     Parameters = OfSurvival
     reads = "data/tables read"
     conditions = (of_terms, of_survival)
+    plain = (_sums.NAME, _sums.MEDIANS, PAIRS, CELLS, CURVES, _proportional.NAME)
 
     @functools.cached_property
     def own(self) -> OfSurvival:  # type: ignore[override]
