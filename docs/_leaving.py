@@ -88,6 +88,8 @@ _MEANINGS = {
     "num-partitions": ("of how many", "–", ""),
     "num-examples": ("how many it trains on, or holds out in an evaluation", "examples", ""),
     "num-held-out": ("how many it holds out", "examples", ""),
+    "numbers-left": ("numbers that its budget still allows; −1 without a budget", "–", ""),
+    "share": ("`estimate` if it shares its own estimates", "–", "choose it"),
     "label-counts": ("how many of each class it holds", "examples", "label-counts"),
     "train-seconds": ("how long it trained", "seconds", "seconds"),
     "train-nll": ("mean loss of its last epoch", "nats", "scores"),
@@ -99,7 +101,6 @@ _MEANINGS = {
     "brier": ("Brier score", "0 to 2", "scores"),
     "auroc": ("area under the ROC curve", "0 to 1", "scores"),
     "nll_std": ("standard error of the NLL", "nats", "scores"),
-    "auroc_std": ("standard error of the AUROC", "0 to 1", "scores"),
     "sensitivity": ("sensitivity at the chosen specificity", "0 to 1", "scores"),
     "nll-at": ("negative log-likelihood at each of 21 temperatures", "nats", "scores"),
     "count": ("rows, or pixels, that the sums are of", "examples", "answers"),
@@ -134,6 +135,7 @@ _MEANINGS = {
     "edges": ("number of edges of each column's histogram", "–", "answers"),
     "places": ("places of these edges on the common grid", "–", "answers"),
     "cell-rows": ("rows of each cell, ten or more", "rows", "answers"),
+    "digests": ("digests of the ids under a key that the server lacks", "–", "answers"),
     "packing": ("how the reply's arrays are packed, with `compress`", "–", ""),
 }  # fmt: skip
 """Of each name what it is, its unit, and the word that withholds it."""
@@ -257,8 +259,12 @@ def look_rows() -> list[str]:
     from fedbary.client_app import app
     from fedbary.server_app.look import hold
 
-    settings = completed({**_QUICK, "task": "tables"})
-    grid = _Listening(app, settings.clients, settings.model_dump())
+    settings = completed({**_QUICK, "task": "tables", "id": "mean area"})
+    nodes = [
+        {"partition-id": k, "num-partitions": settings.clients, "id-key": "of the sites alone"}
+        for k in range(settings.clients)
+    ]
+    grid = _Listening(app, nodes, settings.model_dump())
     hold(grid, settings, True)
     return _rows({message: set(chain(*held.values())) for message, held in grid.heard.items()})
 
@@ -296,6 +302,8 @@ _SAID = {
     "query.look sums": "sums",
     "query.look histograms": "histograms",
     "query.look moments": "products",
+    "query.look ids": "ids, with an `id-key`",
+    "query.look ids-repeated": "ids that other sites have",
     "train": "training",
     "evaluate": "evaluation",
 }

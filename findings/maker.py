@@ -20,15 +20,13 @@ from scipy import optimize, stats
 from fedbary.figures.document import markdown_table, write_small
 from fedbary.figures.sheet import BLUE, DPI, GREEN, GREY, ORANGE, RED, SKY, open_frame, sheet
 from fedbary.report.results import (
-    SIGNED_RANK,
     Metric,
     difference,
     differences,
     format_wins,
     p_value,
-    shares,
 )
-from fedbary.scores.stats import corrected
+from fedbary.scores.stats import SignedRank, corrected, signed_rank
 from fedbary.study.table import read_table, result_rows
 
 PICTURE = "picture.png"
@@ -198,13 +196,40 @@ P: Column = "p, t-test", lambda found: p_value(found.t_test)
 HOLM: Column = "p, Holm", lambda found: p_value(found.holm)
 P_AND_HOLM = (P, HOLM)
 BETTER: Column = "first better", format_wins
-RANKS = ("p, Wilcoxon", lambda found: p_value(found.wilcoxon)), (SIGNED_RANK, shares)
+RANKS: tuple[Column, Column] = (
+    ("p, Wilcoxon", lambda found: p_value(found.wilcoxon)),
+    ("signed-rank: first / equal / second (equal: within)", lambda found: _shares(found)),
+)
 SEEDS: Column = "seeds", lambda found: f"{found.pairs}"
 
 
 def seen(label: str = "least effect seen", more: int = 0) -> Column:
     """Return the column of the least differences that are seen, to so many digits more."""
     return label, lambda found: f"{detectable(found):.{found.metric.decimals + more}f}"
+
+
+def ranked(found: pd.DataFrame, rows: pd.DataFrame, points: Sequence[str] = SEED) -> pd.DataFrame:
+    """Return rows of `differences` with the Bayesian signed-rank test over points, in `test`."""
+
+    def test(row: Any) -> SignedRank:
+        column = row.metric.column
+        one, two = (
+            rows[rows["side"] == side].groupby([*points], sort=False)[column].mean().dropna()
+            for side in (row.first, row.second)
+        )
+        both = one.index.intersection(two.index, sort=False)
+        scores = ([*(row.metric.scale * side[both])] for side in (one, two))
+        return signed_rank(*scores, bool(row.metric.lower_is_better))
+
+    return found.assign(test=[test(row) for row in found.itertuples()])
+
+
+def _shares(found: Any) -> str:
+    """Return the test's probabilities, and its points if they outnumber the pairs."""
+    test = found.test
+    points = "" if test.pairs == found.pairs else f", {test.pairs} points"
+    shares = f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}"
+    return f"{shares} (± {test.rope:.{found.metric.decimals + 1}f}{points})"
 
 
 def same(label: str, bound: float) -> Column:

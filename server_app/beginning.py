@@ -46,7 +46,8 @@ def new_folder(
     `agreed` holds the messages' entries on the data and the model.
     """
     counts = {member.name: member.label_counts for member in roster.members}
-    results = RunFolder(folder, settings, counts)
+    own_data = all(member.partition < 0 for member in roster.members)
+    results = RunFolder(folder, settings, counts, own_data)
     if settings.pictures:
         draw_partition(results, counts, agreed.get("class-names", ()))
     if beginning is not None:

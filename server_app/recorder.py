@@ -16,7 +16,8 @@ from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
 from fedbary.aggregation.sums import PIECE
-from fedbary.figures.run_pictures import learning_curves, partition_heatmap
+from fedbary.figures.courses import courses
+from fedbary.figures.run_pictures import named_classes, partition_heatmap
 from fedbary.figures.spared import spared
 from fedbary.gaussian import MEAN_SUFFIX, Posterior, gaussian_pairs
 from fedbary.methods import Tensors
@@ -32,6 +33,7 @@ from fedbary.strategies import MethodStrategy
 from fedbary.strategies.arrays import bytes_of
 from fedbary.strategies.internals import log
 from fedbary.tasks import ClientMetrics, Outcome, Scored, Task, task_of
+from fedbary.tasks._rows import Rows
 from fedbary.variational.frozen import frozen_tensors
 
 if TYPE_CHECKING:
@@ -116,8 +118,7 @@ def draw_partition(
     with spared("partition.png", lambda line: log(WARNING, "%s", line)):
         counts = np.array(list(label_counts.values()))
         sites = [] if dealt else list(label_counts)
-        numbers = all(name == str(label) for label, name in enumerate(classes))
-        results.draw(partition_heatmap(counts, sites, [] if numbers else classes), "partition")
+        results.draw(partition_heatmap(counts, sites, named_classes(classes)), "partition")
 
 
 def draw(
@@ -134,7 +135,7 @@ def draw(
     """
 
     def curves() -> Iterable[tuple[str, Figure]]:
-        yield "learning-curves", learning_curves(results.rounds, task.curves)
+        yield "learning-curves", courses({"": [results.rounds]}, task.curves)
 
     def of_the_model() -> Iterable[tuple[str, Figure]]:
         prediction = scored().prediction
@@ -285,9 +286,10 @@ class Recorder:
             **self.last.line,
             **({schema.CAUTIONS: self.cautions} if self.cautions and not server_round else {}),
         }
-        line = {**advised(line, self.settings, self.results.rounds)}
+        dealt = not self.results.own_data
+        line = {**advised(line, self.settings, self.results.rounds, dealt)}
         private = {m.name for m in self.roster.members if "estimate" not in m.shared}
-        if names := self.unshared | private:
+        if isinstance(self.task, Rows) and (names := self.unshared | private):
             line[schema.UNSHARED] = sorted(names)
         self._trained, self._held_out = None, []
         self.results.add_round(line)

@@ -61,6 +61,8 @@ class Rounds:
         rounds are left as they have answers. If too few would be left, all are asked.
         """
         recorder, size = self._recorder, TRAIN_METRICS
+        if not self._roster.has_budgets:
+            return nodes
         like = recorder.strategy.method.reply_like(recorder.model.state_dict())
         size += sum(tensor.numel() for tensor in like.values())
         lines, name = recorder.results.rounds, self._roster.name

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import yaml
-from every_method import KINDS, OF_NUMBERS, few
+from every_method import KINDS, OF_NUMBERS, OF_TERMS, few
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -55,7 +55,7 @@ ASYNCHRONOUS = {"mode": "async", "speeds": "uniform", "rounds": 4, "buffer": 2}
 
 def _of_method(name: str) -> Words:
     method = METHODS[name]
-    of_task = TERMS if name == "Newton" else NUMBERS if name in OF_NUMBERS else TABLE
+    of_task = TERMS if name in OF_TERMS else NUMBERS if name in OF_NUMBERS else TABLE
     words = {**of_task, "method": name, **few(name)}
     if "particles" in words:
         words["lr"] = 0.003

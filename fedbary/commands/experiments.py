@@ -126,8 +126,8 @@ def compare(
     table = compared.with_arms(compared.read_runs(runs))
     require_trusted({"task": table["task"].iloc[0]}, runs[0], own_code)
     writing.require_free([output], force)
-    picture = courses(table, compared.curves_of(table))
-    tables = [compared.runs_table(table), compared.pairs_table(table)]
+    picture = courses(compared.rounds_of(table), compared.curves_of(table))
+    tables = [compared.runs_table(table), compared.pairs_of(table)]
     text = "\n\n".join(document.table(*found) for found in tables if found[1])
     with writing.written_whole(output, force) as folder:
         writing.write_picture(folder / "courses.png", picture)

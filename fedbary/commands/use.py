@@ -463,7 +463,8 @@ def evaluate(
     if has_sets and (doubt := trained.doubt(examples)):
         tell(f"{data}: {doubt}, so coverage has no interval")
     if isinstance(trained.task, Survival):
-        prediction = hazards(trained, examples, at)
+        with warnings_told():
+            prediction = hazards(trained, examples, at)
     elif at is not None:
         raise SettingError("--at", at, f"none for a run of task={trained.settings.task}")
     else:

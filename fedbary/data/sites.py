@@ -6,8 +6,9 @@ import hashlib
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
+from fedbary.data.ids import SHORTEST_KEY
 from fedbary.errors import SettingError
 
 LONGEST_NAME = 64
@@ -83,6 +84,8 @@ class Site:
         Limits of what it tells of its rows; None for the task's.
     shared : frozenset of str
         Words of `SHAREABLE`; a partition shares all.
+    id_key : str
+        The sites' common key, by which a look compares ids; "" for none.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Site:
     withheld: frozenset[str] = frozenset()
     limits: Limits | None = None
     shared: frozenset[str] = frozenset(SHAREABLE)
+    id_key: str = field(default="", repr=False)
 
     @property
     def key(self) -> int:
@@ -107,8 +111,8 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
     Known keys: ``data-path``; ``partition-id`` with ``num-partitions``; ``name``, by default a
     digest of the path, which does not show it; ``cpus``; ``state-path``; ``withhold``, words of
     `WITHHOLDABLE` with spaces between, or ``all``; ``min-rows``, ``min-cell``,
-    ``max-columns`` and ``budget``, the numbers of `Limits`; ``share``, words of `SHAREABLE`. Other
-    keys are ignored.
+    ``max-columns`` and ``budget``, the numbers of `Limits`; ``share``, words of `SHAREABLE`;
+    ``id-key``, text that all sites share and the server lacks. Other keys are ignored.
 
     Raises
     ------
@@ -127,14 +131,24 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
             allowed = f"a whole number below num-partitions, {partitions}"
             raise SettingError("node config: partition-id", partition, allowed)
         name = str(node_config.get("name", f"partition {partition}"))
-        return Site(name, path, partition, partitions, cpus, state_path, withheld)
+        found = Site(name, path, partition, partitions, cpus, state_path, withheld)
+        return replace(found, id_key=_id_key(node_config))
     if not path:
         allowed = "data-path, the site's own data, or partition-id with num-partitions"
         raise SettingError("node config", dict(node_config), allowed)
     unnamed = f"site {hashlib.sha256(path.encode()).hexdigest()[:8]}"
     name = str(node_config.get("name", unnamed))
     limits, shared = _limits(node_config), _words(node_config, "share", SHAREABLE)
-    return Site(name, path, None, 0, cpus, state_path, withheld, limits, shared)
+    key = _id_key(node_config)
+    return Site(name, path, None, 0, cpus, state_path, withheld, limits, shared, key)
+
+
+def _id_key(config: Mapping[str, bool | int | float | str]) -> str:
+    key = str(config.get("id-key", ""))
+    if 0 < len(key) < SHORTEST_KEY:
+        allowed = f"{SHORTEST_KEY} characters or more, the same at all sites, unknown to the server"
+        raise SettingError("node config: id-key", f"{len(key)} characters", allowed)
+    return key
 
 
 def _limits(config: Mapping[str, bool | int | float | str]) -> Limits | None:

@@ -1,44 +1,67 @@
-"""The courses of several runs in one picture."""
+"""The courses of runs over their rounds, in one picture."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedbary.figures.run_pictures import Curve, whole_numbers
-from fedbary.figures.sheet import COLORS, literal, open_frame, sheet
+from fedbary.figures.sheet import COLORS, GREY, literal, open_frame, sheet
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
+Rounds = Sequence[Mapping[str, Any]]
+"""A run's lines, one per round: ``round``, and scores by name."""
 
-def courses(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure:
-    """Draw scores over the rounds: a panel a score, a line a run, a colour an arm.
+MARKERS = "os^DvPX*"
+
+
+def courses(arms: Mapping[str, Sequence[Rounds]], curves: Sequence[Curve]) -> Figure:
+    """Draw scores over the rounds: a panel a score; of several arms a colour and a marker each.
+
+    An arm's line is the mean of its runs. Each of several runs is a thin line.
 
     Parameters
     ----------
-    table : DataFrame
-        A row a run and round, with `run`, `arm`, `round` and the scores.
-    curves : sequence of Curve
-        Scores to draw.
+    arms
+        The runs of each arm, by its name. A score that is absent, None or not finite is skipped.
+    curves
+        Scores to draw; a single arm is drawn in their colours.
     """
-    arms = list(table["arm"].unique())
-    width = 3.6 * len(curves)
-    columns = max(1, min(len(arms), int(width / (0.8 + 0.075 * max(map(len, arms))))))
-    figure = sheet(width, 3.4 + 0.2 * -(-len(arms) // columns))
+    wide, several = 3.33 * len(curves), len(arms) > 1
+    columns = max(1, min(len(arms), int(wide / (0.8 + 0.075 * max(map(len, arms))))))
+    figure = sheet(wide, 3.1 + (0.3 + 0.2 * -(-len(arms) // columns) if several else 0))
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
-    for axes, (key, scale, label, _) in zip(panels, curves, strict=True):
-        for index, (arm, rows) in enumerate(table.groupby("arm", sort=False)):
-            for number, (_, run) in enumerate(rows.groupby("run", sort=False)):
-                axes.plot(
-                    run["round"], scale * run[key], color=COLORS[index % len(COLORS)],
-                    label=literal(arm) if not number else None, alpha=0.8,
-                )  # fmt: skip
+    for axes, (key, scale, label, color) in zip(panels, curves, strict=True):
+        for at, (arm, runs) in enumerate(arms.items()):
+            known = [_known(rounds, key, scale) for rounds in runs]
+            places = sorted({place for run in known for place in run})
+            means = [np.mean([run[x] for run in known if x in run]) for x in places]
+            look = {"color": COLORS[at % len(COLORS)] if several else color, "markersize": 4}
+            dots = "o" if not several else MARKERS[at % len(MARKERS)]
+            axes.plot(
+                places, means, marker=dots if len(places) <= 30 else None,
+                label=literal(arm), zorder=3, **look,
+            )  # fmt: skip
+            for run in known if len(known) > 1 else ():
+                axes.plot([*run], [*run.values()], color=look["color"], alpha=0.3, linewidth=0.7)
         axes.set(xlabel="Round", ylabel=label)
         whole_numbers(axes.xaxis)
         axes.grid(alpha=0.3)
         open_frame(axes)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
+        if not any(len(line.get_xdata()) for line in axes.lines):
+            axes.set(xticks=[], yticks=[])
+            axes.text(0.5, 0.5, "no values", transform=axes.transAxes, ha="center", color=GREY)
+    if several:
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
     return figure
+
+
+def _known(rounds: Rounds, key: str, scale: float) -> dict[int, float]:
+    found = ((line["round"], line.get(key)) for line in rounds)
+    return {x: scale * y for x, y in found if y is not None and isfinite(y)}

@@ -91,14 +91,20 @@ body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 74rem; margin: 2rem aut
        color: #222; background: #fff }}
 h1, h2, h3 {{ line-height: 1.25 }} h2 {{ margin-top: 2.5rem; border-bottom: 1px solid #ccc }}
 p {{ max-width: 48rem }} img {{ max-width: 100%; height: auto; vertical-align: top }}
-p:has(img) {{ max-width: none }} p:has(img + img) img {{ width: min(100%, 27rem) }}
+p:has(img) {{ max-width: none }} p:has(img + img) img {{ max-width: min(100%, 27rem) }}
 summary {{ cursor: pointer }}
 .table {{ overflow-x: auto }} code {{ font-size: .9em }}
-table {{ border-collapse: collapse; margin: 1rem 0; font-size: .875rem;
+table {{ border-collapse: collapse; width: max-content; margin: 1rem 0; font-size: .875rem;
         font-variant-numeric: tabular-nums }}
 th, td {{ padding: .2rem .6rem; border-bottom: 1px solid #e3e3e3; text-align: left;
          white-space: nowrap }}
-th {{ border-bottom: 2px solid #888; vertical-align: bottom; white-space: normal }}
+th {{ border-bottom: 2px solid #888; vertical-align: bottom; white-space: normal;
+     max-width: 9rem }}
+th:first-child, td:first-child {{ position: sticky; left: 0; background: #fff }}
+td:nth-child(2):last-child {{ white-space: normal; overflow-wrap: anywhere; max-width: 36rem }}
+@media (max-width: 40rem) {{
+  td:first-child {{ white-space: normal; overflow-wrap: anywhere; max-width: 9rem }}
+  td:nth-child(2):last-child {{ max-width: 12rem }} th, td {{ padding: .2rem .4rem }} }}
 </style></head>
 <body>
 {body}

@@ -82,7 +82,7 @@ def forest(names: Sequence[str], outcomes: Mapping[str, Forest], label: str, rat
             )[0],
         ],
         loc="outside lower center",
-        ncols=3,
+        ncols=3 if wide > 1 else 1,
         fontsize=8,
         frameon=False,
     )

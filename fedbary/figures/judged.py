@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbary.figures.sheet import BLUE, GREY, RED, literal, open_frame, sheet
+from fedbary.figures.sheet import BLUE, GREY, ORANGE, RED, literal, open_frame, sheet
 from fedbary.scores.binary import Bins, net_benefit
 from fedbary.scores.metrics import Roc
 
@@ -34,10 +34,12 @@ def risk_calibration(bins: Bins, event: str) -> Figure:
     """Draw observed against predicted risk, a point a group with its 95 % interval, in per cent."""
     figure, axes = _panel(f"Predicted risk of {event} (%)", f"Observed {event} (%)", "Calibration")
     at, held = 100 * bins.risk, 100 * bins.observed
-    ends = np.abs(100 * np.stack([bins.low, bins.high]) - held)
+    ends = np.nan_to_num(np.abs(100 * np.stack([bins.low, bins.high]) - held))
     axes.plot([0, 100], [0, 100], "--", color="black", linewidth=1, label="Perfect")
     axes.errorbar(at, held, ends, fmt="o", color=BLUE, markersize=5, label="Tenths of the rows")
-    axes.set(xlim=(0, 1.1 * at.max()), ylim=(0, min(101, 125 * bins.high.max())))
+    axes.set(
+        xlim=(0, 1.1 * at.max()), ylim=(0, min(101, 1.25 * np.nanmax([*(held + ends[1]), *at])))
+    )
     axes.legend(fontsize=8, loc="upper left")
     return figure
 
@@ -104,7 +106,9 @@ def pit_histogram(pit: np.ndarray, bins: int = 10) -> Figure:
     centres = 100 * (np.arange(bins) + 0.5) / bins
     axes.bar(centres, 100 * counts / len(pit), 100 / bins, color=BLUE, edgecolor="white")
     share, error = 100 / bins, 196 * np.sqrt((1 - 1 / bins) / bins / len(pit))
-    axes.axhspan(share - error, share + error, color=RED, alpha=0.2, label="Chance, 95 %")
+    axes.axhspan(
+        share - error, share + error, color=ORANGE, alpha=0.3, zorder=0.5, label="Chance, 95 %"
+    )
     axes.axhline(share, color=RED, linewidth=1, label="Calibrated")
     axes.set(xlim=(0, 100), ylim=(0, 1.3 * axes.get_ylim()[1]))
     axes.legend(fontsize=8, loc="upper center")

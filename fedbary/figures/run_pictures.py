@@ -1,10 +1,9 @@
-"""Pictures of a run: learning curves, partition, reliability."""
+"""Pictures of a run: partition, reliability, sets, gains."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -108,34 +107,6 @@ LONGEST_LEVEL = 6
 
 Curve = tuple[str, float, str, str]
 """A score whose course is drawn: its name, factor, label and colour."""
-
-
-def learning_curves(rounds: Sequence[Mapping[str, Any]], curves: Sequence[Curve]) -> Figure:
-    """Draw scores of the global model over the rounds, a panel each.
-
-    Parameters
-    ----------
-    rounds : sequence of mapping
-        One per round: ``round`` and scores by name. A score that is absent, None or not finite is
-        skipped.
-    curves : sequence of Curve
-        Scores to draw.
-    """
-    figure = sheet(3.33 * len(curves), 3.1)
-    panels = figure.subplots(1, len(curves), squeeze=False)[0]
-    for axes, (key, scale, label, color) in zip(panels, curves, strict=True):
-        known = [(entry["round"], entry.get(key)) for entry in rounds]
-        points = [(at, scale * y) for at, y in known if y is not None and isfinite(y)]
-        x, y = zip(*points, strict=True) if points else ((), ())
-        axes.plot(x, y, color=color, marker="o" if len(x) <= 30 else None, markersize=4)
-        axes.set(xlabel="Round", ylabel=label)
-        whole_numbers(axes.xaxis)
-        axes.grid(alpha=0.3)
-        open_frame(axes)
-        if not points:
-            axes.set(xticks=[], yticks=[])
-            axes.text(0.5, 0.5, "no values", transform=axes.transAxes, ha="center", color=GREY)
-    return figure
 
 
 def partition_heatmap(
@@ -262,6 +233,12 @@ def coverage_curve(levels: np.ndarray, covered: np.ndarray, title: str) -> Figur
     axes.grid(alpha=0.3)
     open_frame(axes)
     return figure
+
+
+def named_classes(classes: Sequence[str]) -> Sequence[str]:
+    """Return the classes' names; none for classes that have but a number."""
+    numbers = all(name == str(label) for label, name in enumerate(classes))
+    return () if numbers else classes
 
 
 def _clients_label(counts: np.ndarray, sites: Sequence[str]) -> str:

@@ -92,9 +92,21 @@ class Product:
     applied: Callable[[Tensor], Tensor]
 
 
+def rounding(structure: Structure, received: Tensors) -> float:
+    """Return the most by which messages of few digits lower a full cavity's precisions.
+
+    A softmax has directions that only the prior holds, and rounding may turn them negative: then
+    the client has no mode. So much is added about M, the mode of all, which stays where it is.
+    """
+    if not structure.undamped:
+        return 0.0
+    held = received["cavity/precision"]
+    return math.sqrt(2) * torch.finfo(held.dtype).eps * float(held.double().norm())
+
+
 @dataclass(frozen=True)
 class Claim:
-    """What a full site says of its rows.
+    """A full site's claims on its rows.
 
     Attributes
     ----------
@@ -187,7 +199,8 @@ class Expanded:
         centre = head.weights
         told = {n: received[f"cavity/{n}"].to(centre) for n in (SLOPE, *structure.sizes())}
         slope = told.pop(SLOPE).view_as(centre)
-        metrics = local.infer(Quadratic(structure, told, self.prior_precision, slope, centre))
+        ridge = self.prior_precision + rounding(structure, received)
+        metrics = local.infer(Quadratic(structure, told, ridge, slope, centre))
         mode, power = head.weights, 1 / local.training.kl_weight
         found = {n: power * t for n, t in head.curvature(structure, mode).items()}
         slope = power * head.gradient(mode) + structure.product(found)(centre - mode)

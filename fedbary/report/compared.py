@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -12,12 +13,11 @@ from fedbary.errors import SettingError
 from fedbary.figures.run_pictures import Curve
 from fedbary.report.results import (
     REPEATS,
+    HeadedRows,
     Metric,
     conditions_of,
-    difference,
     differences,
-    format_wins,
-    p_value,
+    pairs_table,
     plain,
 )
 from fedbary.runs.resume import require_ended
@@ -27,9 +27,6 @@ from fedbary.tasks import task_class
 
 LONGEST = 40
 """The most characters of an arm's name."""
-
-HeadedRows = tuple[list[str], list[list[str]]]
-"""Header and rows."""
 
 
 def read_one(folder: Path, name: str = "") -> pd.DataFrame:
@@ -110,30 +107,25 @@ def runs_table(table: pd.DataFrame) -> HeadedRows:
     return ["run", "arm", *keys, "round", *(label for _, _, label, _ in curves)], rows
 
 
-def pairs_table(table: pd.DataFrame) -> HeadedRows:
-    """Return the differences of arms over the seeds that both have, with interval and tests.
+def pairs_of(table: pd.DataFrame) -> HeadedRows:
+    """Return the differences of arms over the seeds that both have, see `pairs_table`.
 
-    `table` is a result of `with_arms`. Two arms need two seeds in common. The t-test's p is
-    corrected for the pairs of a score (Holm).
+    `table` is a result of `with_arms`. Two arms need two seeds in common.
     """
     last = result_rows(table)
     metrics = [Metric(key, label, scale) for key, scale, label, _ in curves_of(table)]
     pairs = list(itertools.combinations(last["arm"].unique(), 2))
     repeats = [name for name in REPEATS if name in last]
-    found = differences(last.assign(side=last["arm"]), pairs, metrics, repeats, least=2)
-    rows = [
-        [
-            f"{row.first} − {row.second}",
-            row.metric.label,
-            difference(row),
-            format_wins(row),
-            *map(p_value, (row.t_test, row.holm, row.wilcoxon)),
-            f"{row.least:.3f}",
-        ]
-        for row in found.itertuples()
-    ]
-    tests = ["p, t-test", "Holm", "p, Wilcoxon", "least seen"]
-    return ["pair", "score", "first − second [95 %]", "first better", *tests], rows
+    return pairs_table(differences(last.assign(side=last["arm"]), pairs, metrics, repeats, 2))
+
+
+def rounds_of(table: pd.DataFrame) -> dict[str, list[list[dict[Any, Any]]]]:
+    """Return the rounds of each arm's runs."""
+    arms = table.groupby("arm", sort=False)
+    return {
+        str(arm): [run.to_dict("records") for _, run in rows.groupby("run", sort=False)]
+        for arm, rows in arms
+    }
 
 
 def _differing(table: pd.DataFrame) -> list[str]:

@@ -19,6 +19,7 @@ from fedbary.runs.run_folder import NETWORKS
 from fedbary.settings.task_words import OfClasses, OfGuarantees
 from fedbary.tasks import edges
 from fedbary.tasks.glm import Glm
+from fedbary.tasks.survival import Survival
 from fedbary.texts import listed
 from fedbary.trained import fedbary_model, writing
 from fedbary.trained.described import schema_of
@@ -35,7 +36,7 @@ FILES = {
     f"{NETWORKS}.safetensors": "the networks that predict together, stacked",
     "coefficients.csv": "coefficients in the columns' own units, with 95 % intervals",
     "covariance.csv": "covariance of the coefficients, in the order of that table",
-    "survival.csv": "survival of all sites by time, with 95 % intervals",
+    "survival.csv": "survival of the sites' rows by time, with 95 % intervals",
     CARD: "the model card: data, scores, limits, what left each site, digests",
     "fedbary_model.py": "reads these files: numpy and onnxruntime, no fedbary",
 }
@@ -206,14 +207,12 @@ def _write_coefficients(trained: Trained, place: Path) -> None:
     """Write the coefficients, their covariance and, with intervals of time, the survival."""
     found = trained.coefficients()
     writing.write_table(place / "coefficients.csv", found.table)
-    held = found.factors
-    root = held.turn @ held.root
-    names = [f"{line.outcome}: {line.term}" for line in found.table.itertuples()]
-    covariance = root @ root.T
-    columns = {name: covariance[:, k] for k, name in enumerate(names)}
+    held = found.factors.contrasts
+    names = [f"{outcome}: {term}" for outcome in held.outcomes for term in held.terms]
+    columns = dict(zip(names, found.factors.covariance.T, strict=True))
     writing.write_table(place / "covariance.csv", {"": names, **columns})
-    if "cuts" in trained.facts:
-        writing.write_table(place / "survival.csv", survival_of(trained.facts))
+    if isinstance(trained.task, Survival) and (survival := survival_of(trained)):
+        writing.write_table(place / "survival.csv", survival)
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:

@@ -51,6 +51,20 @@ LABELS = {
 }
 """How scores are shown; others are shown by their names."""
 
+MEANINGS = {
+    "accuracy": "rows whose most probable class is the true one",
+    "nll": "mean of −log of the probability, or density, of what was true; lower is better",
+    "ece": "mean gap of confidence and accuracy; 0 is best, and chance alone makes it larger",
+    "brier": "mean squared error of the probabilities; lower is better",
+    "auroc": "how often a row with the event has a higher risk than one without; 50 % is a guess",
+    "sensitivity": "rows with the event that are found, where so many without it raise no alarm",
+    "rmse": "root of the mean squared error, in the target's unit; lower is better",
+    "crps": "distance of forecast and target, in the target's unit; lower is better",
+    "sharpness": "width of the forecasts; lower is better only if the intervals hold the targets",
+    **{f"coverage_{level}": f"targets in their interval; {level} % is right" for level in LEVELS},
+}
+"""What scores are, for readers who have not met them."""
+
 RARE = 0.2
 """Share of the rarer of two classes below which a referral is told by the events that it finds."""
 
@@ -117,6 +131,14 @@ def add_scores(
         for score, metric in named.items()
     ]
     document.table(["", *found], rows)
+    add_meanings(document, named)
+
+
+def add_meanings(document: Document, scores: Iterable[str]) -> None:
+    """Add what scores are, folded."""
+    known = [[label_of.label, MEANINGS[s]] for s in scores if (label_of := LABELS.get(s))]
+    if known:
+        document.table(["score", "what it is"], known, "What the scores are")
 
 
 def add_groups(document: Document, table: Mapping[str, list[Any]], task: Task) -> None:
@@ -145,7 +167,13 @@ def add_sets(
     """
     called, size = ("sets", "set_size") if trained.signature.classes else ("intervals", "width")
     document.heading(f"Conformal {called}")
-    document.text("They should hold the truth in {level} %.", level=f"{100 * level:g}")
+    document.text(
+        "They should hold the truth in {level} %. {empty}",
+        level=f"{100 * level:g}",
+        empty="A set may be empty: no class fits, and a person should look."
+        if trained.signature.classes
+        else "",
+    )
     body, cautions = [], []
     for name, scores, covered in rows:
         held, width = _with_ends(scores, covered), _with_ends(scores, size)
@@ -187,6 +215,7 @@ def write_evaluation(
     document.heading("Scores")
     document.text("On {rows} rows.", rows=len(y))
     add_groups(document, found, task)
+    add_meanings(document, (name for name in found if f"{name}_low" in found))
     classes = tuple(trained.signature.classes)
     cautions = add_judgement(document, task, prediction, y, classes, goals, not doubt)
     if covered:
@@ -228,7 +257,7 @@ def add_judgement(
             axes = drawn[kind].axes[0]
             axes.set_title(f"{title}{axes.get_title().replace(chr(10), ': ')}", size=11)
     if isinstance(prediction, Forecast):
-        _add_numbers(document, prediction, y, drawn)
+        _add_numbers(document, prediction, y, drawn, dict(task.settings).get("target", "target"))
     elif prediction.probs.ndim > 2:
         document.heading("Calibration")
         document.figures(drawn.items(), "Every pixel or label counts by itself.")
@@ -254,11 +283,18 @@ def add_bins(document: Document, bins: binary.Bins, events: str) -> None:
     """Add the table of a calibration by groups of predicted risk."""
     columns = (bins.risk, bins.observed, bins.low, bins.high, bins.events, bins.rows)
     body = [
-        [f"{100 * p:.2f}", f"{100 * o:.2f} [{100 * low:.1f}, {100 * high:.1f}]", f"{k} of {n}"]
+        [f"{100 * p:.2f}", _with_interval(o, low, high), f"{k} of {n}"]
         for p, o, low, high, k, n in zip(*columns, strict=True)
     ]
     head = ["predicted, %", "observed, % [95 %]", events]
     document.table(head, body, "Calibration by tenths of the predicted risk")
+
+
+def _with_interval(observed: float, low: float, high: float) -> str:
+    if math.isnan(observed):
+        return "–"
+    ends = "" if math.isnan(low) else f" [{100 * low:.1f}, {100 * high:.1f}]"
+    return f"{100 * observed:.2f}{ends}"
 
 
 def _add_event(
@@ -413,7 +449,7 @@ def _add_classes(
 
 
 def _add_numbers(
-    document: Document, forecast: Forecast, y: Tensor, drawn: dict[str, Figure]
+    document: Document, forecast: Forecast, y: Tensor, drawn: dict[str, Figure], name: str
 ) -> None:
     mean, std = forecast.mean.double().cpu(), forecast.var.double().sqrt().cpu()
     z = (y.double().cpu() - mean) / std.clamp_min(torch.finfo(torch.float64).tiny)
@@ -421,7 +457,7 @@ def _add_numbers(
     document.heading("Calibration")
     extra = [
         ("pit", pictures.pit_histogram(pit.numpy())),
-        ("residuals", pictures.residuals(mean.numpy(), y.cpu().numpy(), std.numpy(), "target")),
+        ("residuals", pictures.residuals(mean.numpy(), y.cpu().numpy(), std.numpy(), name)),
     ]
     document.figures(
         [*drawn.items(), *extra],
@@ -429,7 +465,10 @@ def _add_numbers(
         "intervals are too narrow. A high middle: too wide.",
     )
     document.text(
-        "The mean of target − forecast is {bias}; their standard deviation is {spread}.",
+        """The mean of {name} − forecast is {bias}: 0 is right. Their standard deviation is
+        {spread}. The forecasts' own is {own} on average.""",
+        name=name,
+        own=f"{float(std.mean()):.4g}",
         bias=f"{float((y.double().cpu() - mean).mean()):.4g}",
         spread=f"{float((y.double().cpu() - mean).std()):.4g}",
     )

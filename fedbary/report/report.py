@@ -13,7 +13,7 @@ import pandas as pd
 
 from fedbary.errors import SettingError
 from fedbary.figures.document import Document, Markup, code, listed, paragraph
-from fedbary.figures.run_pictures import partition_heatmap
+from fedbary.figures.run_pictures import named_classes, partition_heatmap
 from fedbary.report.judged import Goals
 from fedbary.report.results import (
     CLIENTS,
@@ -29,14 +29,15 @@ from fedbary.report.results import (
     grouped,
     marked,
     own_models,
-    p_value,
+    pairs_table,
     plain,
 )
 from fedbary.report.run import write_run
 from fedbary.runs.failing import verdict
-from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS
+from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS, SIGNATURE
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.progress import duration
+from fedbary.runs.run_folder import read_signature
 from fedbary.runs.schema import BEHIND, FAILING, RISING
 from fedbary.settings.config import bookkeeping
 from fedbary.study.grid import NAMING
@@ -130,17 +131,24 @@ def write(results: Results, document: Document, metrics: Sequence[Metric]) -> No
         named = sort_methods_by_mean(rows, rank)
         document.heading(condition, 3)
         document.table(*_table(named, metrics))
-        _add_differences(results, document, named, compared)
+        _add_differences(results, document, named, compared, few)
         document.heading(f"{condition}: clients and costs", 3)
-        document.text(
-            """Bytes are of the arrays that a client is sent, and replies with, in a round of
-            training; seconds are of the whole round in one process, evaluation included. Own
-            models, if there are any, are those that clients keep where the method gives them one,
-            on what each client holds out."""
-        )
         document.table(*_table(named, (*CLIENTS, *_costs(rows)), best=False))
         own_models(document, named)
         _add_uncertainty(document, named, f"{condition}: uncertainty")
+    document.heading("What the columns are")
+    document.text(
+        """Bytes are of the arrays that a client is sent, and replies with, in a round of training.
+        Seconds are of the whole round in one process, evaluation included. Own models are those
+        that clients keep where the method gives them one, on what each client holds out."""
+    )
+    document.text(
+        """**Aleatoric** is the entropy that the drawn networks have on average, **epistemic** the
+        mutual information of label and weights: a single network has none. **By chance** a
+        calibrated model would have that ECE on as many examples. **AUROC** is the
+        probability that an input of another kind gets the higher value. An uncertainty is worth
+        something if accuracy rises when the most uncertain inputs are rejected."""
+    )
     _add_partitions(results, document)
     add_cautions(results, document)
     _add_runs(document, last)
@@ -256,7 +264,7 @@ def _costs(rows: pd.DataFrame) -> tuple[Metric, ...]:
 
 
 def _add_differences(
-    results: Results, document: Document, named: Named, metrics: Sequence[Metric]
+    results: Results, document: Document, named: Named, metrics: Sequence[Metric], few: bool
 ) -> None:
     """Add the difference of every pair of methods; with many, of each from `PLAIN`."""
     names = [name for name, _ in named]
@@ -265,17 +273,20 @@ def _add_differences(
     if (found := compared(named, sides, metrics)) is None:
         return
     document.text(
-        """Mean difference, first − second, over {repeats} with its 95 % interval; p of the paired
-        t-test, corrected for all these pairs (Holm); and the least difference that so many such
-        pairs would show in 80 % of repetitions. {splits}""",
+        """Mean difference over {repeats} with its 95 % interval. The tests are the paired t-test,
+        the same corrected for all pairs of a score (Holm), and Wilcoxon's. Least seen is the
+        difference that so many such pairs would show in 80 % of repetitions. {draws} {splits}""",
         repeats=results.repeats,
+        draws=f"The ECE is not compared: predictions by fewer than {ENOUGH_DRAWS} networks move it."
+        if few
+        else "",
         splits="""The splits of a data set share most of their rows, so they are not
             independent: intervals are too narrow and p-values too small."""
         if results.by_split
         else "",
     )
     folded = f"All {len(sides)} pairs" if len(sides) > SHOWN_PAIRS else ""
-    document.table(*_differences_table(found, metrics), folded)
+    document.table(*pairs_table(found), folded)
     sure = [row for row in found.itertuples() if row.metric == metrics[0] and row.holm < DECIDED]
     document.text(
         "Decided in {score} (corrected p < {decided}): {sure}.",
@@ -299,22 +310,8 @@ def compared(
     It is over the repeats that both have, if these are two or more; see `differences`.
     """
     rows = pd.concat([runs.assign(side=name) for name, runs in named])
-    found = differences(rows, sides, metrics, [k for k in REPEATS if k in rows], least=2)
+    found = differences(rows, sides, metrics, [k for k in REPEATS if k in rows], 2)
     return found if len(found) else None
-
-
-def _differences_table(
-    found: pd.DataFrame, metrics: Sequence[Metric]
-) -> tuple[list[str], list[list[str]]]:
-    """Return a row a pair, and for each metric the difference, corrected p and least effect."""
-    body: dict[str, list[str]] = {}
-    for number, metric in enumerate(metrics):
-        for row in found[found["metric"] == metric].itertuples():
-            cells = body.setdefault(f"{row.first} − {row.second}", ["–"] * (3 * len(metrics)))
-            told = metric.difference(row), p_value(row.holm), f"{row.least:.{metric.decimals}f}"
-            cells[3 * number : 3 * number + 3] = told
-    header = [c for metric in metrics for c in (f"Δ {metric.label} [95 %]", "p", "least seen")]
-    return ["pair", *header], [[name, *cells] for name, cells in body.items()]
 
 
 def _add_uncertainty(document: Document, named: Named, heading: str) -> None:
@@ -322,13 +319,6 @@ def _add_uncertainty(document: Document, named: Named, heading: str) -> None:
     if len(header) == 3:
         return
     document.heading(heading, 3)
-    document.text(
-        """**Aleatoric** is the entropy that the drawn networks have on average, **epistemic** the
-        mutual information of label and weights: a single network has none. **By chance** a
-        calibrated model would have that ECE on as many examples. **AUROC** is the
-        probability that an input of another kind gets the higher value. An uncertainty is worth
-        something if accuracy rises when the most uncertain inputs are rejected."""
-    )
     document.table(header, body)
 
 
@@ -343,9 +333,13 @@ def _add_partitions(results: Results, document: Document) -> None:
     starts = starts.merge(results.last[["run", "condition"]])
     for number, (condition, rows) in enumerate(grouped(starts, "condition"), 1):
         row = rows.sort_values("seed").iloc[0]
+        run = results.folder / "runs" / row["run"]
+        named = read_signature(run) if (run / SIGNATURE).exists() else {}
+        classes = named_classes(named.get("class-names", ()))
+        drawn = partition_heatmap(np.array(json.loads(row["label_counts"])), (), classes)
         document.figures(
-            [(f"partition-{number}", partition_heatmap(np.array(json.loads(row["label_counts"]))))],
-            f"Who holds what: {condition}, seed {row['seed']}.",
+            [(f"partition-{number}", drawn)],
+            f"Who holds what, held-out rows too: {condition}, seed {row['seed']}.",
         )
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from fedbary.aggregation import RULES
 from fedbary.figures.document import Document, bold
 from fedbary.runs.schema import HELD_OUT, lower_is_better
-from fedbary.scores.stats import corrected, paired, signed_rank
+from fedbary.scores.stats import corrected, paired
 from fedbary.settings.config import Settings
 from fedbary.settings.owners import owned
 from fedbary.study.grid import differing
@@ -153,7 +153,6 @@ def differences(
     sides: Sequence[tuple[str, str]],
     metrics: Sequence[Metric],
     repeats: Sequence[str],
-    points: Sequence[str] = (),
     least: int = 1,
 ) -> pd.DataFrame:
     """Return the mean of first − second over the repeats that both sides have a score of.
@@ -168,11 +167,8 @@ def differences(
         Metrics to compare.
     repeats : sequence of str
         The columns whose values are repetitions, each an independent pair: the seed, the split.
-    points : sequence of str
-        Columns, `repeats` included, whose combinations are the pairs of the Bayesian signed-rank
-        test; empty: no such test.
     least : int
-        Points that a pair must share to be compared.
+        Repetitions that a pair must share to be compared.
 
     Returns
     -------
@@ -181,38 +177,25 @@ def differences(
         `high`, `t_test`, `wilcoxon`, `pairs` and `least` are those of
         `fedbary.scores.stats.Paired`, in the metric's unit. `holm` is the t-test's p corrected for
         the pairs of the metric. `repeats` counts a side's repeats, `ahead` the pairs in which the
-        first side is better, see `fedbary.runs.schema`, `ties` the equal pairs. `points` and `test`
-        are of the `SignedRank` test, None without points or without a better direction.
+        first side is better, see `fedbary.runs.schema`, `ties` the equal pairs.
     """
-    found = [
-        row
-        for metric in metrics
-        for row in _corrected(
-            [_compared(rows, pair, metric, repeats, points, least) for pair in sides]
-        )
-    ]
+    found: list[dict[str, Any]] = []
+    for metric in metrics:
+        pairs = [_compared(rows, pair, metric, repeats, least) for pair in sides]
+        known = [row for row in pairs if row is not None]
+        p_values = corrected([row["t_test"] for row in known])
+        found += [{**row, "holm": p} for row, p in zip(known, p_values, strict=True)]
     return pd.DataFrame(found, columns=list(found[0]) if found else ["metric", "first", "second"])
 
 
-def _corrected(found: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
-    known = [row for row in found if row is not None]
-    p_values = corrected([row["t_test"] for row in known])
-    return [{**row, "holm": p} for row, p in zip(known, p_values, strict=True)]
-
-
 def _compared(
-    rows: pd.DataFrame,
-    pair: tuple[str, str],
-    metric: Metric,
-    repeats: Sequence[str],
-    points: Sequence[str],
-    least: int,
+    rows: pd.DataFrame, pair: tuple[str, str], metric: Metric, repeats: Sequence[str], least: int
 ) -> dict[str, Any] | None:
-    keys = list(points or repeats)
-    rows = rows[["side", *keys, metric.column]]
     scores = [
         metric.scale
-        * rows[rows["side"] == side].groupby(keys, sort=False, dropna=False)[metric.column].mean()
+        * rows[rows["side"] == side]
+        .groupby(list(repeats), sort=False, dropna=False)[metric.column]
+        .mean()
         for side in pair
     ]
     every = scores[0].index.union(scores[1].index, sort=False)
@@ -221,30 +204,36 @@ def _compared(
     if len(shared) < least:
         return None
     one, two = (side[shared] for side in known)
-    lower = metric.lower_is_better
-    tested = bool(points) and lower is not None
-    test = signed_rank(one.tolist(), two.tolist(), bool(lower)) if tested else None
-    if points:
-        one, two = (
-            side.groupby(level=list(repeats), sort=False, dropna=False).mean()
-            for side in (one, two)
-        )
-        every = every.droplevel([key for key in points if key not in repeats]).unique()
-    ahead = one < two if lower else one > two
     return {
         "metric": metric,
         "first": pair[0],
         "second": pair[1],
         **vars(paired(one.tolist(), two.tolist())),
         "repeats": len(every),
-        "ahead": int(ahead.sum()),
+        "ahead": int((one < two if metric.lower_is_better else one > two).sum()),
         "ties": int((one == two).sum()),
-        "points": len(shared),
-        "test": test,
     }
 
 
-SIGNED_RANK = "signed-rank: first / equal / second (equal: within)"
+HeadedRows = tuple[list[str], list[list[str]]]
+"""Header and rows."""
+
+
+def pairs_table(found: pd.DataFrame) -> HeadedRows:
+    """Return a row a pair and score, of `differences`: effect, wins, tests, least effect seen."""
+    rows = [
+        [
+            f"{row.first} − {row.second}",
+            row.metric.label,
+            difference(row),
+            format_wins(row),
+            *map(p_value, (row.t_test, row.holm, row.wilcoxon)),
+            f"{row.least:.{row.metric.decimals}f}".replace("nan", "–"),
+        ]
+        for row in found.itertuples()
+    ]
+    tests = ["p, t-test", "Holm", "p, Wilcoxon", "least seen"]
+    return ["pair", "score", "first − second [95 %]", "first better", *tests], rows
 
 
 def difference(found: Any) -> str:
@@ -268,13 +257,6 @@ def p_value(p: float) -> str:
     if p < 0.0005:
         return "<0.001"
     return f"{p:.3f}" if p == p else "–"
-
-
-def shares(found: Any) -> str:
-    """Return the signed-rank test's probabilities, and its points if they outnumber the pairs."""
-    test, points = found.test, "" if found.points == found.pairs else f", {found.points} points"
-    shares = f"{test.first:.2f} / {test.equal:.2f} / {test.second:.2f}"
-    return f"{shares} (± {test.rope:.{found.metric.decimals + 1}f}{points})"
 
 
 REPEATS = ("seed", "split")

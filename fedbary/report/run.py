@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,10 @@ from torch import Tensor
 from fedbary.data.examples import Examples
 from fedbary.data.layout import Layout
 from fedbary.errors import SettingError
-from fedbary.figures.document import Document, code
-from fedbary.figures.run_pictures import learning_curves, partition_heatmap
+from fedbary.figures.courses import courses
+from fedbary.figures.document import Document, Markup, code, escape
+from fedbary.figures.run_pictures import partition_heatmap
+from fedbary.predictive.conformal import interval
 from fedbary.report.audit import exchanges_of, names_of, refusals, traffic
 from fedbary.report.card import CARD, LEFT, card_of
 from fedbary.report.judged import (
@@ -26,22 +29,21 @@ from fedbary.report.judged import (
     add_scores,
     add_sets,
     label,
-    percent,
     shown,
 )
 from fedbary.report.results import UNCERTAINTY, own_models, plain, written
 from fedbary.runs import schema
 from fedbary.runs.conformal_kept import table_of_sites, tested
 from fedbary.runs.failing import verdict
-from fedbary.runs.location import RECORD, SETTINGS, is_deployed
+from fedbary.runs.location import RECORD, SETTINGS, UNUSED, is_deployed
 from fedbary.runs.progress import duration
 from fedbary.runs.record import read_record
 from fedbary.runs.whole import write_whole
-from fedbary.scores.intervals import NONE, by_std
+from fedbary.scores.intervals import NONE, by_std, of_auroc
 from fedbary.settings.config import bookkeeping, read_yaml
-from fedbary.settings.owners import owned
 from fedbary.study.table import public, read_run, result_rows
 from fedbary.tasks import Task
+from fedbary.tasks._classes import NLL_STD
 from fedbary.tasks.glm import Glm
 from fedbary.tasks.survival import Survival
 from fedbary.trained import load, risks
@@ -51,6 +53,14 @@ from fedbary.trained.run import Trained
 
 MOST_LEVELS = 8
 """Levels of a column up to which each is a group of the report."""
+
+ALL_SITES = "all sites"
+"""Name of the sites together."""
+
+OF_SITES = ("accuracy", "nll", "auroc", "sensitivity", "ece")
+"""Scores of what sites hold out."""
+
+UNKNOWN: Judged = (math.nan, math.nan, math.nan)
 
 SEVERAL = 10
 """Names in a table or a sentence; more are counted."""
@@ -81,16 +91,17 @@ def report_of(trained: Trained, goals: Goals, place: Path) -> Document:
     document = Document(place, folder.resolve().name)
     cautions: list[str] = []
     examples, why = _test_rows(trained)
+    sites = of_sites(trained, made)
+    of_all = _summary_of_sites(sites, trained.task)
     if examples is None:
-        summary = why
         if not isinstance(trained.task, Glm):
             cautions.append(f"{why}. fedbary evaluate {folder} DATA scores labelled rows of yours")
-        add_run(document, trained, made, folder, summary, 0)
+        add_run(document, trained, made, folder, [why, *of_all], 0)
     else:
-        cautions += _add_scored(document, trained, made, folder, examples, goals)
+        cautions += _add_scored(document, trained, made, folder, examples, goals, of_all)
     if isinstance(trained.task, Glm):
-        cautions += _add_coefficients(document, trained)
-    _add_sites(document, trained)
+        _add_coefficients(document, trained)
+    _add_sites(document, sites, trained)
     cautions += _add_sets(document, trained, folder)
     _add_temperature(document, trained)
     _add_rest(document, trained, folder)
@@ -114,28 +125,52 @@ def _test_rows(trained: Trained) -> tuple[Examples | None, str]:
     return examples, ""
 
 
-def _add_coefficients(document: Document, trained: Trained) -> list[str]:
-    """Add the table of coefficients and its forest; return its notes."""
+def _add_coefficients(document: Document, trained: Trained) -> None:
+    """Add the table of coefficients, its notes and its forest."""
     document.heading("Coefficients")
     try:
         found = trained.coefficients()
     except SettingError as error:
         document.text("There is no table: {error}.", error=error)
-        return []
-    document.text("{title}. Intervals are of {level}.", title=found.title, level="95 %")
+        return
     named, (low, high) = found.table, ends(found.level)
-    numbers = ["estimate", low, high, *RATIOS.values(), "P(> 0)", "tau", "p differ"]
-    shown_columns = [name for name in numbers if name in named]
-    words = named[["outcome", "term", "unit"]].to_numpy().tolist()
+    outcomes = named["outcome"].unique()
+    document.text(
+        """{title}. {outcome}Intervals are of 95 %. P(> 0) is the probability of a coefficient above
+        0. tau is the standard deviation of the sites' own coefficients. p differ is of the test
+        that these are equal: if it is small, read the coefficient as a mean of sites that
+        differ.""",
+        title=found.title,
+        outcome=Markup("" if len(outcomes) > 1 else f"The outcome is {escape(outcomes[0])}. "),
+    )
+    ratios = [name for name in RATIOS.values() if name in named]
+    numbers = [name for name in ("estimate", *ratios, "P(> 0)", "tau", "p differ") if name in named]
+
+    def cell(row: Mapping[str, Any], name: str) -> str:
+        value, sides = row[name], [row[low], row[high]]
+        if np.isnan(value):
+            return ""
+        if name in ("P(> 0)", "p differ"):
+            return "<0.001" if value < 0.001 else ">0.999" if value > 0.999 else f"{value:.3f}"
+        if name == "tau":
+            return f"{value:.3g}"
+        one, two = np.exp(sides) if name in ratios else sides
+        return f"{value:.4g} [{one:.4g}, {two:.4g}]"
+
+    words = ["outcome", "term", "unit"] if len(outcomes) > 1 else ["term", "unit"]
+    rows = named.to_dict("records")
     cells = [
-        [*line, *("" if np.isnan(value) else f"{value:.4g}" for value in values)]
-        for line, values in zip(words, named[shown_columns].to_numpy(float), strict=True)
+        [*(str(row[w]) for w in words), *(cell(row, name) for name in numbers)] for row in rows
     ]
-    document.table(["outcome", "term", "unit", *shown_columns], cells)
-    document.figures([("forest", found.picture())], "All sites together, and each site alone.")
+    document.table([*words, *numbers], cells)
+    document.bullets(found.notes)
+    document.figures(
+        [("forest", found.picture())],
+        "All sites together, and each site alone. An interval that crosses the line leaves the "
+        "direction open.",
+    )
     if isinstance(trained.task, Survival):
         _add_survival(document, trained)
-    return [*found.notes]
 
 
 def _add_survival(document: Document, trained: Trained) -> None:
@@ -169,6 +204,7 @@ def _add_scored(
     folder: Path,
     examples: Examples,
     goals: Goals,
+    of_all: Sequence[str],
 ) -> list[str]:
     """Add what the test rows show; return cautions."""
     task, y = trained.task, examples.y
@@ -176,17 +212,22 @@ def _add_scored(
     prediction, doubt = trained.as_scored(examples), trained.doubt(examples)
     others = dict(task.simpler())
     found = judged(task, {"this model": prediction, **others}, y, units_of(examples), not doubt)
-    add_run(
-        document, trained, made, folder, _summary(found, task, y, trained.signature.classes), len(y)
-    )
+    said = _summary(found, task, y, trained.signature.classes)
+    add_run(document, trained, made, folder, [*said, *of_all], len(y))
     document.heading("Scores")
+    alone = {
+        "accuracy": "Clopper and Pearson's for an accuracy",
+        "auroc": "Newcombe's for an AUROC",
+    }
+    closed = [words for name, words in alone.items() if name in found["this model"]]
+    grouped = examples.groups is not None
     document.text(
-        """On {rows} test rows{groups}, with 95 % intervals: Clopper and Pearson's for an accuracy,
-        by drawing the rows anew for other scores. {rival}""",
-        rows=len(y),
-        groups=f" of {len(units_of(examples).unique())} groups"
-        if examples.groups is not None
-        else "",
+        """On {rows} test rows{groups}. Intervals are of 95 %: {closed} the rows are drawn
+        anew{for_}. {rival}""",
+        rows=f"{len(y):,}",
+        groups=f" of {len(units_of(examples).unique())} groups" if grouped else "",
+        closed="" if grouped or not closed else f"{', '.join(closed)};",
+        for_=Markup(" for other scores" if closed and not grouped else ""),
         rival="The linear model is fitted to all training rows in one place."
         if "linear model" in others
         else "",
@@ -206,7 +247,7 @@ def _add_scored(
 
 def _summary(
     found: Mapping[str, Mapping[str, Judged]], task: Task, y: Tensor, classes: Sequence[str]
-) -> str:
+) -> list[str]:
     """Return what the scores say, in a few sentences."""
     own, said = found["this model"], []
     if len(classes) == 2 and y.ndim == 1:
@@ -224,8 +265,16 @@ def _summary(
             side = f"{is_known} than" if is_known else "not told apart from"
             than = name.partition("− ")[2]
             size = shown(label("nll", task), gap)
-            said.append(f"In NLL it is {side} the {than}: difference {size} nats")
-    return ". ".join(said)
+            said.append(f"By its probabilities it is {side} the {than}: NLL {size} nats")
+    return said
+
+
+def _summary_of_sites(sites: Mapping[str, tuple[int, dict[str, Judged]]], task: Task) -> list[str]:
+    """Return a sentence on the scores of what all sites hold out, if they are known."""
+    rows, held = sites.get(ALL_SITES, (0, {}))
+    words = {"accuracy": "{} % are predicted right", "auroc": "the AUROC is {} %"}
+    said = [w.format(shown(label(n, task), held[n])) for n, w in words.items() if n in held]
+    return [f"On {rows:,} rows that the sites hold out, {', and '.join(said)}"] if said else []
 
 
 def add_run(
@@ -233,24 +282,25 @@ def add_run(
     trained: Trained,
     made: Mapping[str, Any],
     folder: Path,
-    summary: str,
+    summary: Sequence[str],
     tested: int,
 ) -> None:
     """Add the first sections: the answer, what the run is, and who holds what."""
     if summary:
-        document.text("**{summary}.**", summary=summary)
+        document.text("**{summary}.**", summary=". ".join(summary))
     settings, line = trained.settings, trained.line
     counts, sites = np.array(made["label_counts"]), [str(site) for site in made["sites"]]
     classes = [str(name) for name in trained.signature.classes]
     seconds = sum(each[schema.SECONDS] for each in trained.rounds)
     real = is_deployed(folder)
-    data = written(Path(settings.dataset).name)
+    data, own = written(Path(settings.dataset).name), UNUSED in made
+    server = "the sites' own" + (f"; {data} at the server" if settings.dataset != "none" else "")
     network = f"{settings.model}, {sum(p.numel() for p in trained.network.parameters()):,} weights"
     best = line[schema.ROUND] != trained.rounds[-1][schema.ROUND]
     predicted = f"{settings.strategy}, Gaussian layers: {settings.bayesian_layers}"
     held = who_holds_what(trained, sites, counts, classes)
     rows = [
-        ["data", data if data != "none" else "the sites' own"],
+        ["data", server if own else data],
         ["rows at the sites", ", ".join(_totals(*held))],
         ["task", settings.task],
         ["sites", f"{len(sites)} {'real' if real else 'simulated'}"],
@@ -261,8 +311,8 @@ def add_run(
             f"{trained.rounds[-1][schema.ROUND]}"
             + (f", the model is of round {line[schema.ROUND]}" if best else ""),
         ],
-        ["began, took", f"{made['started']}, {duration(seconds)}"],
-        ["test rows", str(tested) if tested else "none here"],
+        ["began, took", f"{made['started'][:16].replace('T', ' ')}, {duration(seconds)}"],
+        ["test rows", f"{tested:,}" if tested else "none here"],
     ]
     if isinstance(task := trained.task, Glm):
         events, called, columns = task.events(trained.facts)
@@ -273,70 +323,106 @@ def add_run(
     document.table(*held, "" if len(sites) <= SEVERAL else f"All {len(sites)} sites")
     if counts.size and counts.ndim == 2 and len(classes) > 2:
         drawn = partition_heatmap(counts, sites if real else (), classes)
-        document.figures([("partition", drawn)], "Examples of each class at each site.")
+        document.figures(
+            [("partition", drawn)], "Rows of each class at each site, held-out ones too."
+        )
 
 
 def who_holds_what(
     trained: Trained, sites: Sequence[str], counts: np.ndarray, classes: Sequence[str]
 ) -> tuple[list[str], list[list[str]]]:
     """Return a row a site: what it holds, what it trains on and what it holds out."""
-    line: Mapping[str, Any] = next(
-        (one for one in reversed(trained.rounds) if one.get(schema.CLIENTS)), {}
+    trains, held_out = (
+        {one["site"]: one["num-examples"] for line in trained.rounds for one in said(line)}
+        for said in (lambda line: line.get(schema.CLIENTS, ()), _told)
     )
-    trains = {one["site"]: one["num-examples"] for one in line.get(schema.CLIENTS, ())}
-    told = trained.line.get(schema.HELD_OUT, {}).get("clients", ())
-    held_out = {one["site"]: one["num-examples"] for one in told}
     shown_classes = list(classes) if 0 < len(classes) <= 4 and counts.ndim == 2 else []
     body = []
     for at, site in enumerate(sites):
         own = counts[at].tolist() if counts.ndim == 2 else []
         known = trains.get(site, 0), held_out.get(site, 0)
-        each = own if shown_classes else []
-        body.append([site, *map(str, (sum(own) or sum(known), *each, *known))])
+        cells = sum(own) or sum(known), *(own if shown_classes else ()), *known
+        body.append([site, *(map(str, cells) if any(cells) else ["–"] * len(cells))])
     return ["site", "rows", *shown_classes, "trains on", "holds out"], body
 
 
 def _totals(head: Sequence[str], body: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the sums of a table's columns, rows and classes."""
     for at, name in enumerate(head[1:-2], 1):
-        total = sum(int(row[at]) for row in body)
+        total = sum(int(row[at]) for row in body if row[at] != "–")
         yield f"{total:,}" if name == "rows" else f"{total:,} {name}"
 
 
-def _add_sites(document: Document, trained: Trained) -> None:
-    """Add the scores that each site sent of what it holds out."""
-    told, task = trained.line.get(schema.HELD_OUT, {}).get("clients", ()), trained.task
-    if not told:
+def _told(line: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return what each site sent of the rows that it holds out, in a round."""
+    found: Sequence[Mapping[str, Any]] = line.get(schema.HELD_OUT, {}).get("clients", ())
+    return found
+
+
+def of_sites(trained: Trained, made: Mapping[str, Any]) -> dict[str, tuple[int, dict[str, Judged]]]:
+    """Return the held-out rows and the scores of all sites together, and of each.
+
+    The intervals of an accuracy and a sensitivity are Clopper and Pearson's, an AUROC's is
+    Newcombe's; they suppose that a site holds out each class in its own share. All sites' scores
+    are means by rows; their AUROC is the mean of the sites' own by pairs of rows.
+    """
+    known, counts = (
+        not trained.task.group,
+        dict(zip(made["sites"], made["label_counts"], strict=True)),
+    )
+    told = [(str(one["site"]), int(one["num-examples"]), one) for one in _told(trained.line)]
+    told = [(site, rows, one) for site, rows, one in told if rows]
+    pairs = {}
+    for site, rows, _ in told:
+        if known and len(own := counts.get(site, ())) == 2 and min(own):
+            pairs[site] = rows * own[1] / sum(own), rows * own[0] / sum(own)
+    found = {}
+    for name, part in ((ALL_SITES, told), *((one[0], [one]) for one in told)):
+        total, scores = sum(rows for _, rows, _ in part), dict[str, Judged]()
+        for score in OF_SITES:
+            have = [(site, rows, one) for site, rows, one in part if score in one]
+            if not have:
+                continue
+            weights, ends = [rows for _, rows, _ in have], NONE
+            paired = [pairs[site] for site, *_ in have if site in pairs]
+            if len(paired) == len(have) and score in ("auroc", "sensitivity"):
+                weights = [m * (n if score == "auroc" else 1) for m, n in paired]
+            value = float(np.average([one[score] for *_, one in have], weights=weights))
+            if score == "accuracy" and known:
+                ends = interval(round(value * sum(weights)), round(sum(weights)))
+            elif score == "sensitivity" and len(paired) == len(have):
+                events = max(1, round(sum(weights)))
+                ends = interval(round(value * events), events)
+            elif score == "auroc" and len(paired) == len(have):
+                ends = of_auroc(value, paired)
+            elif score == "nll" and known:
+                stds = np.array([one.get(NLL_STD, math.nan) for *_, one in have])
+                ends = by_std(value, float(np.linalg.norm(stds * weights)) / sum(weights))
+            scores[score] = (value, *ends)
+        found[name] = total, scores
+    return found if told else {}
+
+
+def _add_sites(document: Document, found: Mapping[str, Any], trained: Trained) -> None:
+    """Add the scores that each site sent of what it holds out, see `of_sites`."""
+    if not found:
         return
-    known = not task.group
-    names = [n for n in ("nll", "auroc", "sensitivity", "ece") if any(n in one for one in told)]
-    body = [
-        [
-            str(one["site"]),
-            str(one["num-examples"]),
-            percent(round(one["accuracy"] * one["num-examples"]), one["num-examples"], known),
-            *(shown(label(n, task), _of_site(one, n, known)) for n in names),
-        ]
-        for one in told
-        if "accuracy" in one
-    ]
+    task, names = trained.task, list(found[ALL_SITES][1])
     document.heading("By site")
     document.text(
-        """The global model on the rows that each site holds out. Intervals are Clopper and
-        Pearson's for an accuracy, DeLong's on the log-odds for an AUROC, and normal for an NLL.
-        {bare}""",
+        """The global model on the rows that each site holds out. A site sends sums alone.
+        Intervals are Clopper and Pearson's for accuracy and sensitivity, normal for an NLL, and
+        Newcombe's for an AUROC, as if a site held out each class in its own share. {bare}""",
         bare="These scores are without the temperature."
         if schema.TEMPERATURE in trained.line
         else "",
     )
-    head = ["site", "held out", "Accuracy, %", *(label(name, task).label for name in names)]
-    document.table(head, body, "" if len(body) <= SEVERAL else f"All {len(body)} sites")
-
-
-def _of_site(told: Mapping[str, Any], name: str, known: bool) -> Judged:
-    """Return a score that a site sent, with an interval if it sent its standard error."""
-    value, std = told.get(name, np.nan), told.get(f"{name}_std", np.nan)
-    return value, *(by_std(value, std, name == "auroc") if known else NONE)
+    body = [
+        [site, str(rows), *(shown(label(n, task), held.get(n, UNKNOWN)) for n in names)]
+        for site, (rows, held) in found.items()
+    ]
+    head = ["site", "held out", *(label(name, task).label for name in names)]
+    document.table(head, body, "" if len(body) <= SEVERAL else f"All {len(body) - 1} sites")
 
 
 def _add_sets(document: Document, trained: Trained, folder: Path) -> list[str]:
@@ -377,15 +463,18 @@ def _add_temperature(document: Document, trained: Trained) -> None:
 def _add_rest(document: Document, trained: Trained, folder: Path) -> None:
     """Add the rounds, the uncertainties and the clients' own models."""
     document.heading("Rounds")
-    document.figures(
-        [("learning-curves", learning_curves(trained.rounds, trained.task.curves))],
-        "Scores after each round.",
-    )
+    drawn = [(curve[0], courses({"": [trained.rounds]}, [curve])) for curve in trained.task.curves]
+    document.figures(drawn, "Scores after each round.")
     last = result_rows(read_run(folder.resolve().name, folder))
     known = [m for m in UNCERTAINTY if m.column in last and last[m.column].notna().all()]
     known = [m for m in known if not m.column.startswith("rejection")]
     if known:
         document.heading("Uncertainty")
+        document.text(
+            """Means over the test rows. Aleatoric uncertainty stays with more data; epistemic
+            uncertainty is of the weights, and shrinks with data. Total is their sum. By chance a
+            calibrated model would have that ECE on as many rows."""
+        )
         document.table(["", "mean"], [[m.label, m.show(last[m.column])] for m in known])
     own_models(document, [(trained.settings.strategy, last)])
 
@@ -459,13 +548,11 @@ def _cautions(trained: Trained, examples: Examples | None) -> Iterator[str]:
 def _add_settings(
     document: Document, trained: Trained, made: Mapping[str, Any], folder: Path
 ) -> None:
-    """Add every setting and version; how data were dealt is not said of real sites."""
+    """Add every setting and version."""
     document.heading("Settings and versions")
     settings = public(made["settings"])
-    idle = set(bookkeeping())
-    if is_deployed(folder):
-        idle |= {"partition", "min_examples", *owned("partition", str(settings.get("partition")))}
-    rows = [[code(key), plain(value)] for key, value in settings.items() if key not in idle]
+    used = [key for key in settings if key not in bookkeeping()]
+    rows = [[code(key), plain(settings[key])] for key in used]
     about = {"commit": made["commit"], "device": made["device"], **made["versions"]}
     if trained.data is not None:
         about["digest of the data"] = trained.data.said["content"]

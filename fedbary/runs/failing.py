@@ -21,6 +21,8 @@ from fedbary.texts import cut
 PATIENCE = 3
 """Rounds in a row that are not yet reported as failing: every run begins with nothing learned."""
 
+ANOTHER_DEAL = "partition=iid"
+
 LASTING = 2
 """Rounds in a row of the second half behind a linear model that are reported."""
 
@@ -33,12 +35,16 @@ numbers, whose zero is a matter of units, by so many nats."""
 
 
 def advised(
-    line: Mapping[str, Any], settings: Settings, earlier: Sequence[Mapping[str, Any]] = ()
+    line: Mapping[str, Any],
+    settings: Settings,
+    earlier: Sequence[Mapping[str, Any]] = (),
+    dealt: bool = True,
 ) -> Mapping[str, Any]:
     """Return a round's line, with remedies if it names a fault or its NLL is above an earlier one.
 
     A fault begins with the cautions of round 0: what is odd in the data comes before any remedy.
-    More rounds are no remedy where an earlier round had a lower NLL.
+    More rounds are no remedy where an earlier round had a lower NLL. Another partition is one only
+    where the sites' data were `dealt`.
     """
     best = _better(line, earlier)
     if best and settings.keep_best != NLL and line[NLL] > best[NLL] + _allowed(best):
@@ -50,7 +56,7 @@ def advised(
         first = [cut(cause, CAUSE) for cause in causes[:MOST]]
         line = {**line, word: "; ".join([*first, *more, line[word]])}
         cures = {FAILING: _cures, RISING: _returns, BEHIND: _remedies}[word](settings, best)
-        if tries := ", or ".join(cures):
+        if tries := ", or ".join(c for c in cures if dealt or c != ANOTHER_DEAL):
             line = {**line, word: f"{line[word]}. Try {tries}"}
     return line
 
@@ -139,7 +145,7 @@ def _cures(settings: Settings, best: Mapping[str, Any] | None) -> Iterator[str]:
     if words.get("max_grad_norm") == NONE:
         yield "max_grad_norm=5"
     if settings.dataset != "none" and settings.partition != "iid" and settings.clients > 1:
-        yield "partition=iid"
+        yield ANOTHER_DEAL
     if best is None:
         yield f"rounds={2 * settings.rounds}"
     if "lr" in words:

@@ -117,6 +117,8 @@ POSTERIOR = "posterior.safetensors"
 METRICS = "metrics.jsonl"
 SETTINGS = "settings.yaml"
 SIGNATURE = "signature.json"
+UNUSED = "unused"
+"""The entry of settings.yaml with settings of the deal, in a run on the sites' own data."""
 RECORD = "record.jsonl"
 SITE_KEYS = "site-keys.json"
 KEYS = "keys"
@@ -202,7 +204,7 @@ def is_deployed(folder: Path) -> bool:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of the run in a folder.
+    """Return the settings of the run in a folder, the unused ones too.
 
     Raises
     ------
@@ -210,10 +212,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
         If the folder holds no run.
     """
     file = folder / SETTINGS
-    made = read_yaml(file).get("settings") if file.exists() else None
-    if not isinstance(made, dict):
+    content = read_yaml(file) if file.exists() else {}
+    made, unused = content.get("settings"), content.get(UNUSED, {})
+    if not isinstance(made, dict) or not isinstance(unused, dict):
         raise SettingError("run", str(folder), f"the folder of a run, with its {SETTINGS}")
-    return made
+    return {**unused, **made}
 
 
 def require_startable(folder: Path, settings: Settings) -> None:

@@ -26,12 +26,20 @@ from fedbary.runs.checkpoints import (
     save_checkpoint,
 )
 from fedbary.runs.commit import git_commit
-from fedbary.runs.location import METRICS, POSTERIOR, SETTINGS, SIGNATURE, changed_settings
+from fedbary.runs.location import (
+    METRICS,
+    POSTERIOR,
+    SETTINGS,
+    SIGNATURE,
+    UNUSED,
+    changed_settings,
+)
 from fedbary.runs.provenance import made_with, write_settings
 from fedbary.runs.resume import lines_until
 from fedbary.runs.schema import BEST_ROUND, best_round, counted_rounds, result_line
 from fedbary.runs.whole import read_tensors, write_tensors, write_whole
 from fedbary.settings.config import ROOT, Settings, read_yaml
+from fedbary.settings.owners import owned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +63,8 @@ class RunFolder:
     """Writes a run's results as they come; they stay, however the run ends.
 
     - `site-keys.json`, on real servers: the key that owns each name or partition, see `site_keys`;
-    - `settings.yaml`: every resolved setting, who holds what, device, versions and git commit;
+    - `settings.yaml`: every resolved setting, those of the deal apart where it is not used; who
+      holds what, device, versions and git commit;
     - `signature.json`: what all sites agree on, the shape and the classes or the columns;
     - `data.json` and `data-rows.safetensors`: the digest of the server's data, see `data_kept`;
     - `metrics.jsonl`: one line per round, flushed;
@@ -83,18 +92,29 @@ class RunFolder:
         The run's settings.
     label_counts
         For each site, by its name, the number of its examples of each class; none for a regression.
+    own_data
+        True: the sites hold data of their own, which no `partition` dealt.
     """
 
     def __init__(
-        self, folder: Path, settings: Settings, label_counts: dict[str, list[int]]
+        self,
+        folder: Path,
+        settings: Settings,
+        label_counts: dict[str, list[int]],
+        own_data: bool = False,
     ) -> None:
         (folder / METRICS).unlink(missing_ok=True)
         self.path = folder
         self.settings = settings
+        self.own_data = own_data
         self.rounds: list[dict[str, Any]] = []
         self._written = hashlib.sha256()
+        made, deal = settings.model_dump(), owned("partition", settings.partition)
+        names = ("partition", "min_examples", *deal) if own_data else ()
+        unused = {name: made.pop(name) for name in names if name in made}
         content = {
-            "settings": settings.model_dump(),
+            "settings": made,
+            **({UNUSED: unused} if own_data else {}),
             "nodes": len(label_counts),
             **made_with(settings),
             "started": _now(),
@@ -122,6 +142,7 @@ class RunFolder:
         if changed := changed_settings(folder, settings):
             note["changed"] = {name: old for name, (old, _) in changed.items()}
             content["settings"] |= {name: new for name, (_, new) in changed.items()}
+        results.own_data = UNUSED in content
         content["resumed"] = [*content.pop("resumed", []), note]
         write_settings(folder, content)
         drop_checkpoints_after(folder, checkpoint.round)

@@ -91,7 +91,7 @@ UNASKED = _entry(
     "names of the members that were not asked",
 )
 UNSHARED = _entry(
-    "unshared", 'sites without `share="estimate"`', "names of those, of earlier runs too"
+    "unshared", 'tables of sites without `share="estimate"`', "those sites, of earlier runs too"
 )
 CLIENTS = _entry("clients", _TRAINED, "each client's metrics of training, `site` its name")
 LOG_VAR_SPREAD = _entry(

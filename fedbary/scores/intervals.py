@@ -1,14 +1,14 @@
-"""95 % intervals of any scores, by resampling the rows."""
+"""95 % intervals of scores: of any by resampling the rows, of an AUROC by the numbers of rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 import torch
-from scipy.special import expit
+from scipy.optimize import brentq
 from torch import Tensor
 
 from fedbary.seeds import derive_seed
@@ -74,19 +74,10 @@ def bootstrap(
     return {name: _ends(np.array([one[name] for one in found]), whole[name]) for name in whole}
 
 
-def by_std(value: float, std: float, is_share: bool) -> Ends:
-    """Return the 95 % interval of a score with a standard error; of a share on its log-odds.
-
-    There is none where either is not known, or a share is 0 or 1.
-    """
-    scale = value * (1 - value) if is_share else 1.0
-    if not (math.isfinite(value) and std > 0 and scale > 0):
-        return NONE
-    half = TWO_SIDED * std / scale
-    if not is_share:
-        return value - half, value + half
-    odds = math.log(value / (1 - value))
-    return float(expit(odds - half)), float(expit(odds + half))
+def by_std(value: float, std: float) -> Ends:
+    """Return the 95 % interval of a score with a standard error; none where either is not known."""
+    known = math.isfinite(value) and std > 0
+    return (value - TWO_SIDED * std, value + TWO_SIDED * std) if known else NONE
 
 
 def _ends(drawn: np.ndarray, score: float) -> Ends:
@@ -98,3 +89,45 @@ def _ends(drawn: np.ndarray, score: float) -> Ends:
     low = max(min(float(low), score), min(drawn.min(), score))
     high = min(max(float(high), score), max(drawn.max(), score))
     return (low, high) if low < high else NONE
+
+
+def of_auroc(auroc: float, counts: Sequence[tuple[float, float]]) -> Ends:
+    """Return the 95 % interval of an AUROC, by the numbers of rows alone.
+
+    Its ends θ are where |AUROC − θ| = 1.96 √V(θ). With m events, n other rows and
+    N = (m + n)/2 − 1,
+
+        V(θ) = θ (1 − θ) (1 + N ((1 − θ)/(2 − θ) + θ/(1 + θ))) / (m n).
+
+    Several sites' AUROC is the mean of their own with weights w = m n, so V(θ) = Σ w² V_k / (Σ w)².
+
+    Parameters
+    ----------
+    auroc
+        From 0 to 1.
+    counts
+        Events m and other rows n of each site, above 0.
+
+    References
+    ----------
+    Newcombe, Confidence intervals for an effect size measure based on the Mann-Whitney statistic,
+    part 2, method 5, Statistics in Medicine 2006. V is Hanley and McNeil's, 1982.
+    """
+    m, n = np.array(counts, dtype=float).reshape(-1, 2).T
+    if not math.isfinite(auroc) or not len(m) or min(m.min(), n.min()) <= 0:
+        return NONE
+
+    def beyond(theta: float) -> float:
+        """Return the squared distance of θ from the AUROC, less that of the interval's ends."""
+        more = ((m + n) / 2 - 1) * ((1 - theta) / (2 - theta) + theta / (1 + theta))
+        var = theta * (1 - theta) * float((m * n * (1 + more)).sum()) / float((m * n).sum()) ** 2
+        return (auroc - theta) ** 2 - TWO_SIDED**2 * var
+
+    low = float(brentq(beyond, 0, auroc)) if 0 < auroc < 1 else auroc
+    high = float(brentq(beyond, auroc, 1)) if 0 < auroc < 1 else auroc
+    inside = 1e-12
+    if auroc <= 0:
+        high = float(brentq(beyond, inside, 1))
+    if auroc >= 1:
+        low = float(brentq(beyond, 0, 1 - inside))
+    return low, high

@@ -392,25 +392,6 @@ class Roc:
         area = float((np.diff(fp) * (tp[1:] + tp[:-1])).sum()) / 2
         return area / (float(tp[-1]) * float(fp[-1]))
 
-    @property
-    def auroc_std(self) -> float:
-        """Standard error of the AUROC; NaN with fewer than two positive or two negative rows.
-
-        With V the fraction of the m positive rows above each negative one, and W that of the n
-        negative rows below each positive one, it is √(Var V/n + Var W/m). Reference: DeLong et
-        al., Comparing the Areas under Two or More Correlated ROC Curves, 1988.
-        """
-        tp, fp = self.true_positives, self.false_positives
-        if min(tp[-1], fp[-1]) < 2:
-            return math.nan
-        var = 0.0
-        for own, other in ((tp, fp), (fp, tp)):
-            at, count = np.diff(own), float(own[-1])
-            placed = (other[1:] + other[:-1]) / 2 / other[-1]
-            mean = (at * placed).sum() / count
-            var += float((at * (placed - mean) ** 2).sum()) / (count - 1) / count
-        return math.sqrt(var)
-
     def sensitivity(self, specificity: float) -> float:
         """Return the greatest sensitivity of the thresholds with at least a specificity; or NaN.
 

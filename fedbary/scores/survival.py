@@ -80,13 +80,19 @@ def concordance(sums: np.ndarray) -> Estimate:
 
 
 def kaplan_meier(time: np.ndarray, event: np.ndarray, at: float) -> Estimate:
-    """Return the survival of rows (N,) until a time, and its 95 % interval."""
+    """Return the survival of rows (N,) until a time, and its 95 % interval.
+
+    It is not known, NaN, after the last time, unless that is an event of the last row. The interval
+    is not known where all rows survive, or none.
+    """
     times, here = np.unique(time, return_inverse=True)
     left = np.bincount(here)[::-1].cumsum()[::-1]
     events = np.bincount(here, event)
     before = (times <= at) & (events > 0)
     d, n = events[before], left[before]
     survival = float(np.prod(1 - d / n))
+    if at > times[-1] and survival > 0:
+        return (float("nan"),) * 3
     if survival in (0.0, 1.0):
         return survival, float("nan"), float("nan")
     wide = _TWO_SIDED * np.sqrt((d / (n * (n - d))).sum()) / abs(np.log(survival))

@@ -1,4 +1,4 @@
-"""What rows can say at most, so that a site that claims more is left out.
+"""Bounds of what rows can say: a site that claims more is left out.
 
 A site says its curvature P, the slope g and the spread ⟨W, P W⟩ of its likelihood at its mode W.
 The layer sees columns z of which all N rows have Σ z² = N. With intercepts of sites it is Σ (z −
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from fedbary.methods._expanded import Claim
 
 ROOM = 4.0
-"""How many times the bounds are allowed: for sites that came later, and for own intercepts."""
+"""Factor of the bounds that is allowed: for sites that came later, and for own intercepts."""
 
 SHORTEST = 20.0
 """−log of the fewest events that a row may expect by its exposure alone."""
@@ -46,6 +46,11 @@ def logits_std(classes: float) -> float:
 def of_classes(rows: float, every: float, classes: int) -> Most:
     """Return bounds of n rows of N and K classes: P ≤ N/4, |g| ≤ √(n N)."""
     return Most(every / 4, math.sqrt(rows * every), rows * logits_std(classes) ** 2)
+
+
+def product_of_scores(rows: float, every: float) -> float:
+    """Return a bound of Σ u² over clusters of n rows of N and some classes: (Σ |z|)² ≤ n N."""
+    return ROOM * rows * every
 
 
 def of_numbers(every: float, noise_std: float, far: float) -> Most:

@@ -66,8 +66,8 @@ ECE_BINS = (15, 100)
 SCORES = {"accuracy": (0.0, 1.0), "nll": NLL_RANGE, "ece": (0.0, 1.0), "brier": (0.0, 2.0)}
 """The scores of a model's probabilities, each with its least and its largest value."""
 
-ERRORS = ("nll_std", "auroc_std")
-"""Standard errors that clients send beside scores."""
+NLL_STD = "nll_std"
+"""The standard error of the NLL, which clients send beside it."""
 
 OWN = {
     "global": "",
@@ -189,7 +189,7 @@ class Classes(Task):
 
     def __init_subclass__(cls) -> None:
         """Know each score as clients send it, of the global model and of their own."""
-        cls.known_metrics = known({**cls.limits, **dict.fromkeys(ERRORS, (0.0, math.inf))})
+        cls.known_metrics = known({**cls.limits, NLL_STD: (0.0, math.inf)})
 
     @property
     def bins(self) -> int:
@@ -299,10 +299,10 @@ class Classes(Task):
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
     def standard_errors(self, probs: Tensor, labels: Tensor) -> dict[str, float]:
-        """Return the standard errors of scores of rows that stand alone, by ``<score>_std``."""
+        """Return the standard error of the NLL of rows that stand alone."""
         of_label = probs.double().gather(1, labels[:, None].to(probs.device))[:, 0]
         nll = -(of_label + NLL_OFFSET).log()
-        return {"nll_std": float(nll.std() / math.sqrt(len(nll)))} if len(nll) > 1 else {}
+        return {NLL_STD: float(nll.std() / math.sqrt(len(nll)))} if len(nll) > 1 else {}
 
     def predicted(
         self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive

@@ -163,7 +163,8 @@ def layout_of(settings: Settings) -> ImageLayout:
     if own.classes == "auto":
         return ImageLayout(dataset.shape, dataset.classes)
     classes, numbers = parse_classes(own.classes), parse_classes(str(dataset.num_classes))
-    if dataset.classes not in (classes, numbers) or len(classes) != len(numbers):
+    known = numbers in (classes, dataset.classes) or classes == dataset.classes
+    if not known or len(classes) != len(numbers):
         allowed = f"auto, or the {dataset.num_classes} classes of the data set, in their order"
         raise SettingError("classes", own.classes, f"{allowed}: {', '.join(dataset.classes)}")
     return ImageLayout(dataset.shape, classes)

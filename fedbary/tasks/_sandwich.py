@@ -13,7 +13,7 @@ References: White 1980; Liang and Zeger 1986.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -59,18 +59,32 @@ def answer(shard: Shard, nll: Loss, tensors: Mapping[str, Tensor], whole: bool) 
     return {CLUSTERS: len(sums), PRODUCTS: packed(sums.T @ sums).tolist()}
 
 
-def ask(model: Mapping[str, Tensor], parameters: int) -> Dialogue[dict[str, Tensor]]:
-    """Ask all sites; return the sums over those that answer, in vectors of numbers."""
+def ask(
+    model: Mapping[str, Tensor], parameters: int, most_product: Callable[[int], float]
+) -> Dialogue[dict[str, Tensor]]:
+    """Ask all sites; return the sums over those that answer, in vectors of numbers.
+
+    Parameters
+    ----------
+    model
+        The model, a state dict.
+    parameters
+        p, the size of B.
+    most_product
+        From the rows of a site the largest entry that its B may have.
+    """
     size = parameters * (parameters + 1) // 2
 
     def read(metrics: Mapping[str, Any], most: int) -> tuple[int, int, Tensor]:
         clusters, found = int(metrics[CLUSTERS]), torch.tensor(metrics[PRODUCTS]).double()
         if not 1 <= clusters <= most:
             raise ValueError(f"it claims {clusters} clusters but trains on {most} rows")
-        if found.shape != (size,) or (said := Full(1, parameters).fault({"precision": found})):
-            raise ValueError(
-                f"no scores have such products: {said if len(found) == size else size}"
-            )
+        if found.shape != (size,):
+            raise ValueError(f"{[*found.shape]} products of scores, not {size}")
+        if said := Full(1, parameters).fault({"precision": found}):
+            raise ValueError(f"no scores have such products: {said}")
+        if (largest := float(found.max())) > most_product(most):
+            raise ValueError(f"no {most} rows have a product of scores of {largest:.1e}")
         return most, clusters, found
 
     answers = yield Question(NAME, read, {}, model)

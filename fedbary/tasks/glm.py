@@ -610,7 +610,9 @@ class Glm(Rows):
         if self.own.errors == "model":
             return {}
         state = model.state_dict()
-        return (yield from _sandwich.ask(state, len(vector_of(state))))
+        every = self._counted(facts)[0] if self.family.classes else math.inf
+        most = functools.partial(_bounds.product_of_scores, every=every)
+        return (yield from _sandwich.ask(state, len(vector_of(state)), most))
 
     @property
     def _asks_all(self) -> bool:

@@ -632,14 +632,16 @@ class Survival(Glm):
     def judged(self, prediction: Any, y: Tensor) -> dict[str, float]:
         """Return C; with a common baseline mean predicted and Kaplan-Meier risk, too.
 
-        Targets are times and events, (N, 2).
+        Targets are times and events, (N, 2). The observed risk is NaN where it has no interval, as
+        without an event until then.
         """
         time, event = y.double().numpy().T
         sums = pair_sums(*pairs(prediction.predictor.float().numpy(), time, event))
         found = {"c_index": concordance(sums)[0]}
         if prediction.risk is None:
             return found
-        observed = 1 - kaplan_meier(time, event, prediction.at)[0]
+        survival, low, _ = kaplan_meier(time, event, prediction.at)
+        observed = math.nan if math.isnan(low) else 1 - survival
         return {**found, "predicted_risk": float(prediction.risk.mean()), "observed_risk": observed}
 
 

@@ -325,13 +325,6 @@ class Tables(Rows, Classes):
         yield from super().causes(outcome, prediction, x, y)
         yield from _failing.causes_in_columns(x, self.signature().features)
 
-    def standard_errors(self, probs: Tensor, labels: Tensor) -> dict[str, float]:
-        """Return those of the NLL and, with two classes, of the AUROC."""
-        found = super().standard_errors(probs, labels)
-        if probs.shape[1] == 2:
-            found["auroc_std"] = Roc.of(probs[:, 1], labels == 1).auroc_std
-        return found
-
     def judged(self, prediction: Prediction, y: Tensor) -> dict[str, float]:
         """Return accuracy, NLL, ECE, Brier score, AUROC and sensitivity."""
         probs = prediction.probs

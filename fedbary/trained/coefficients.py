@@ -17,8 +17,8 @@ and with u_k = 1/(s_k² + τ²) the mean m = Σ u b/Σ u has the Hartung-Knapp i
 
     h² = max(1, Σ u_k (b_k − m)²/(K − 1))/Σ u,
 
-never below that of DerSimonian and Laird. A new site lies in m ± t_{K−2} √(τ² + h²). Whether
-sites differ is asked of the slopes r_k, as small sites tell it better so: see `Factors.p_differ`.
+never below that of DerSimonian and Laird. A new site lies in m ± t_{K−2} √(τ² + h²). The slopes
+r_k tell whether sites differ: small sites tell it better so, see `Factors.p_differ`.
 
 References: DerSimonian and Laird 1986; Hartung and Knapp 2001; Röver, Knapp and Friede 2015, for
 the maximum; Higgins, Thompson and Spiegelhalter 2009, for the prediction.
@@ -184,12 +184,21 @@ class Factors:
         return np.asarray(np.linalg.norm(self.turn @ self.root, axis=1))
 
     @property
-    def errors(self) -> np.ndarray:
-        """Standard error of each coefficient as the table shows it, (p,): √ of J Λ⁻¹ B Λ⁻¹ Jᵀ."""
+    def covariance(self) -> np.ndarray:
+        """Covariance of the coefficients as the table shows them, (p, p): J Λ⁻¹ B Λ⁻¹ Jᵀ.
+
+        B is the sandwich's; without one it is Λ.
+        """
+        half = self.turn @ self.root
         if self.sandwich is None:
-            return self.stds
-        bread = self.turn @ self.root @ self.root.T
-        return np.sqrt(np.einsum("ij,jk,ik->i", bread, self.sandwich.products, bread))
+            return np.asarray(half @ half.T)
+        bread = half @ self.root.T
+        return np.asarray(bread @ self.sandwich.products @ bread.T)
+
+    @property
+    def errors(self) -> np.ndarray:
+        """Standard error of each coefficient as the table shows it, (p,)."""
+        return self.stds if self.sandwich is None else np.sqrt(self.covariance.diagonal())
 
     @property
     def prior_stds(self) -> np.ndarray:
@@ -199,7 +208,7 @@ class Factors:
 
     @property
     def prior_shifts(self) -> np.ndarray:
-        """How far the prior moves each estimate, in its standard deviations, (p,)."""
+        """The move of each estimate by the prior, in its standard deviations, (p,)."""
         pull = self.root @ (self.root.T @ (self.prior_precision * self.mode))
         return np.asarray(-(self.turn @ pull) / self.stds)
 

@@ -37,7 +37,7 @@ def schema_of(trained: Trained) -> dict[str, Any]:
     for the row's own and 0 for the others. The graph standardises the features.
     """
     task, layout = trained.task, trained.signature
-    classes, idle = list(layout.classes), ()
+    classes, idle = list(layout.classes), tuple[str, ...]()
     if isinstance(task, Survival):
         idle = task.beside_terms
         if task.predicts:

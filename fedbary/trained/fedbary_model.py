@@ -91,8 +91,8 @@ class Model:
         for column in columns:
             name, levels = column["name"], column.get("levels", ())
             if not column["needed"]:  # any known cell will do
-                cells, width = np.eye(max(1, len(levels)))[:1], len(rows[needed[0]])
-                parts.append(cells.repeat(width, axis=0))
+                any_level = np.eye(max(1, len(levels)))[:1]
+                parts.append(any_level.repeat(len(rows[needed[0]]), axis=0))
                 continue
             cells = [_text(cell) for cell in rows[name]]
             empty[name] = np.array([self._is_missing(cell) for cell in cells], dtype=bool)

@@ -34,7 +34,14 @@ from fedbary.runs.commit import git_commit
 from fedbary.runs.conformal_kept import read_sites, write_conformal
 from fedbary.runs.data_kept import read_digest, write_digest
 from fedbary.runs.failing import advised
-from fedbary.runs.location import SETTINGS, as_written, is_deployed, read_rounds, read_settings
+from fedbary.runs.location import (
+    SETTINGS,
+    UNUSED,
+    as_written,
+    is_deployed,
+    read_rounds,
+    read_settings,
+)
 from fedbary.runs.own_code import require_trusted
 from fedbary.runs.provenance import write_settings
 from fedbary.runs.resume import require_ended, rounds_before, sound_checkpoint
@@ -101,7 +108,8 @@ def write_remaining(
     """
     content = read_yaml(run / SETTINGS)
     counts = dict(zip(content["sites"], content["label_counts"], strict=True))
-    results = RunFolder(folder, settings, {n: c for n, c in counts.items() if n != site})
+    own_data = UNUSED in content
+    results = RunFolder(folder, settings, {n: c for n, c in counts.items() if n != site}, own_data)
     if start := content.get(STARTED_FROM):
         write_settings(folder, {**read_yaml(folder / SETTINGS), STARTED_FROM: start})
     task = task_of(settings)
@@ -114,9 +122,10 @@ def write_remaining(
         results.write_tensors(task.facts, left.facts)
     known = read_layout(run, task.signature_from)
     network = task.make_model(known)
-    results.add_round(_line(0, network, {}, task, left, counts))
-    network.load_state_dict(dict(left.model))
-    results.add_round(_line(1, network, left.state, task, left, counts))
+    for number, state in enumerate(({}, left.state)):
+        line = _line(number, network, state, task, left, counts)
+        results.add_round({**advised(line, settings, dealt=not own_data)})
+        network.load_state_dict(dict(left.model))
     held = {METHOD_STATE + name: tensor for name, tensor in left.state.items()}
     results.add_checkpoint(left.model, held)
     by = method_of(settings).predictive(left.model, left.state)
@@ -171,7 +180,7 @@ def _line(
         line[schema.CLIENTS] = clients
     if by.members:
         line[schema.MEMBERS] = len(next(iter(by.members.values())))
-    return {**advised(line, task.settings)}
+    return line
 
 
 def _unanswered(dialogue: Dialogue[_Found]) -> _Found:

@@ -17,7 +17,7 @@ from fedbary.errors import SettingError
 from fedbary.predictive import Prediction
 from fedbary.predictive.conformal import Thresholds, interval
 from fedbary.scores.coverage import coverage
-from fedbary.scores.intervals import NONE, bootstrap
+from fedbary.scores.intervals import NONE, bootstrap, of_auroc
 from fedbary.tasks import Task, hits_and_sizes
 from fedbary.tasks import groups as rows_of
 from fedbary.texts import cut
@@ -146,9 +146,10 @@ def judged(
 ) -> dict[str, dict[str, Judged]]:
     """Score predictions of the same examples, with 95 % intervals.
 
-    The interval of an accuracy is Clopper and Pearson's where each example stands alone. Other
-    intervals are those of `bootstrap`. The draws are the same for all predictions: after the first
-    prediction, each further one has its difference too, ``first − other``.
+    Where each example stands alone, the interval of an accuracy is Clopper and Pearson's, and for
+    two classes an AUROC's is Newcombe's, see `of_auroc`. Others are those of `bootstrap`. The
+    draws are the same for all predictions: after the first prediction, each further one has its
+    difference too, ``first − other``.
 
     Parameters
     ----------
@@ -178,8 +179,11 @@ def judged(
     table: dict[str, dict[str, Judged]] = {}
     for (name, score), value in whole.items():
         held = ends[name, score]
-        if score == "accuracy" and name in predictions and y.ndim == 1 and known and alone:
-            held = interval(round(value * len(y)), len(y))
+        if name in predictions and y.ndim == 1 and known and alone:
+            if score == "accuracy":
+                held = interval(round(value * len(y)), len(y))
+            elif score == "auroc" and predictions[name].probs.shape[1] == 2:
+                held = of_auroc(value, [(int((y == 1).sum()), int((y == 0).sum()))])
         table.setdefault(name, {})[score] = (value, *held)
     return table
 

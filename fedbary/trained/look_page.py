@@ -34,8 +34,8 @@ MOST_LINES = 120
 NOTHING = "the sites' columns agree"
 """The line without a finding."""
 
-ACROSS, MOST_SHOWN = 4, 12
-"""Pictures in a row; levels, or cells of a site, in one."""
+ACROSS, TOGETHER_SHOWN, MOST_SHOWN = 2, 8, 12
+"""Columns in a row of a picture, and in one picture; levels, or cells of a site, of a column."""
 
 MOST_DRAWN = 100
 """Columns that are drawn, those with findings first."""
@@ -144,11 +144,10 @@ def write(look: Look, output: Path, force: bool = False) -> None:
         sites = ", ".join(f"{name} ({rows} rows)" for name, rows in look.rows.items())
         document.text("{sites}.", sites=sites)
         document.heading("Findings")
-        for line in told:
-            document.text("{line}.", line=line)
+        document.bullets(told)
         document.heading("Columns")
-        caption = "Each column at each site: density, or levels"
-        document.figures([("columns", picture(look, told))], caption)
+        caption = "Each column at each site: its density, or the shares of its levels."
+        document.figures((("columns", figure) for figure in pictures(look, told)), caption)
         if (drawn := len(_drawn(look))) > MOST_DRAWN:
             said = "{most} of {drawn} columns are drawn, those with findings first."
             document.text(said, most=str(MOST_DRAWN), drawn=str(drawn))
@@ -170,17 +169,22 @@ def _drawn(look: Look) -> list[str]:
     return [*names]
 
 
-def picture(look: Look, told: Sequence[str] = ()) -> Figure:
-    """Return small multiples of columns: the sites' densities, or shares of their levels.
+def pictures(look: Look, told: Sequence[str] = ()) -> Iterator[Figure]:
+    """Yield small multiples of columns: the sites' densities, or shares of their levels.
 
-    Of more than `MOST_DRAWN` columns those that the findings `told` name come first.
+    At most `MOST_DRAWN` columns are drawn, those that the findings `told` name first.
     """
     shown = _drawn(look)
     if len(shown) > MOST_DRAWN:
         words = {word for line in told for word in re.findall(r"[^\s,;:()]+", line)}
         shown = sorted(shown, key=lambda name: name not in words)[:MOST_DRAWN]
-    down = max(1, math.ceil(len(shown) / ACROSS))
-    figure = sheet(11, 0.5 + 1.9 * down)
+    for first in range(0, len(shown), TOGETHER_SHOWN):
+        yield _picture(look, shown[first : first + TOGETHER_SHOWN])
+
+
+def _picture(look: Look, shown: Sequence[str]) -> Figure:
+    down = math.ceil(len(shown) / ACROSS)
+    figure = sheet(4.6, 0.5 + 1.6 * down)
     axes = figure.subplots(down, ACROSS, squeeze=False).ravel()
     sites = list(look.columns)
     colours = {s: COLORS[1 + k % (len(COLORS) - 1)] for k, s in enumerate(sites)}
@@ -188,13 +192,13 @@ def picture(look: Look, told: Sequence[str] = ()) -> Figure:
         is_wide = name in look.names and not look.is_coded(name)
         draw = _draw_numbers if is_wide else _draw_levels
         draw(frame, look, name, colours)
-        frame.set_title(literal(_fit(name, 28).rstrip()), fontsize=9, loc="left")
+        frame.set_title(literal(_fit(name, 24).rstrip()), fontsize=9, loc="left")
         frame.tick_params(labelsize=7)
         open_frame(frame)
     for frame in axes[len(shown) :]:
         frame.set_visible(False)
     handles = [figure.gca().plot([], [], color=colours[s], label=literal(s))[0] for s in sites]
-    figure.legend(handles=handles, loc="outside upper left", ncols=6, fontsize=8, frameon=False)
+    figure.legend(handles=handles, loc="outside upper left", ncols=3, fontsize=8, frameon=False)
     return figure
 
 

@@ -14,6 +14,7 @@ Reference: Breslow, Discussion of Professor Cox's paper, 1972.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -162,4 +163,7 @@ def hazards(trained: Trained, examples: Examples, at: float | None = None) -> Ha
         if not 0 < at < np.inf:
             raise SettingError("at", at, "a time above 0")
     weights = trained.network.state_dict()[WEIGHTS][0].double()
-    return task.hazards(weights, task.taken(examples.x, facts), facts, at)
+    found = task.hazards(weights, task.taken(examples.x, facts), facts, at)
+    if found.at > float(time.max()):
+        warnings.warn(f"no row is observed until {found.at:g}: no risk to compare", stacklevel=2)
+    return found

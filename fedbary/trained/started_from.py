@@ -89,7 +89,7 @@ class EarlierRun:
 
     @property
     def of_sums(self) -> bool:
-        """Whether its head is made of sums."""
+        """True if its head is made of sums."""
         before = self.settings["method"]  # not imported: one's own is the new run's, or no matter
         return issubclass(METHODS.get(before, Method), SumsMethod)
 

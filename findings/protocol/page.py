@@ -169,7 +169,7 @@ def short_tables(results: Path) -> Iterator[str]:
     pairs = [("RKLB", rival) for rival in ("WB", "EAA", "AALV")]
     points, sided = ("dataset", "bayesian_layers", *SEED), rows.assign(side=rows["rule"])
     for metric in (NLL, ACCURACY):
-        found = differences(sided, pairs, [metric], SEED, points).itertuples()
+        found = maker.ranked(differences(sided, pairs, [metric], SEED), sided, points).itertuples()
         columns = [maker.effect(metric), maker.BETTER, maker.P, *maker.RANKS]
         yield maker.table("pair", ((f"{r.first} − {r.second}", r) for r in found), columns)
 

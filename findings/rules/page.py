@@ -80,7 +80,8 @@ def compared(
     """Return how far those pairs of arms that are there lie apart, with three tests over seeds."""
     scores = rows[["arm", *SEED, *(metric.column for metric in metrics)]]
     known = [pair for pair in pairs if set(pair) <= set(rows["arm"])]
-    return differences(scores.rename(columns={"arm": "side"}), known, metrics, SEED, SEED)
+    scores = scores.rename(columns={"arm": "side"})
+    return maker.ranked(differences(scores, known, metrics, SEED), scores)
 
 
 def holm(last: pd.DataFrame) -> dict[tuple[str, str, str], float]:

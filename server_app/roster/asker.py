@@ -79,11 +79,12 @@ class Asker:
         asked = {**config, **question.config, "question": question.name}
         messages = [
             Message(
-                RecordDict({"config": ConfigRecord({**asked, "place": place}), **tensors}),
+                RecordDict({"config": ConfigRecord({**asked, **own, "place": place}), **tensors}),
                 node,
                 self._kind,
             )
             for place, node in enumerate(nodes)
+            for own in [question.own.get(self._roster.name(node) or "", {})]
         ]
         found = []
         for reply in self._grid.send_and_receive(messages, timeout=self._timeout):

@@ -374,6 +374,11 @@ class Roster:
         """Note that a node sends so many numbers, which count in its budget."""
         self._heard[node_id] += numbers
 
+    @property
+    def has_budgets(self) -> bool:
+        """Whether a member has said how many numbers it may send."""
+        return any(member.numbers_left < math.inf for member in self._members.values())
+
     def answers_left(self, node_id: int, numbers: int) -> float:
         """Return how many more replies of so many numbers a member may send, by its own word."""
         member = self._members.get(node_id)

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 import fedbary
 from fedbary import client_app
-from fedbary.errors import RunError
+from fedbary.errors import RunError, SettingError
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
@@ -118,7 +118,7 @@ LIES = {
     "a Hessian of 1e12": lambda key, held: held * 1e12 if "hessian" in key else held,
     "one too large by 100": lambda key, held: held * 100 if "hessian" in key else held,
     "one below 0": lambda key, held: -held if "hessian" in key else held,
-    "a gradient beyond": lambda key, held: held * 0 + 1e3 if "gradient" in key else held,
+    "a gradient beyond": lambda key, held: held * 0 + 3e3 if "gradient" in key else held,
 }
 
 
@@ -136,6 +136,35 @@ def test_what_no_rows_can_have_is_left_out_by_name(lie, tmp_path, caplog):
     refused = [text for text in caplog.messages if "reply refused" in text]
     assert refused and all("partition 1 " in text for text in refused)
     assert np.abs(table_of(tmp_path / "run")[0]).max() < 1.5
+
+
+@pytest.mark.parametrize(("key", "lie"), [("gradient", 30.0), ("value", 1e6), ("value", -1e6)])
+def test_a_lie_within_the_bounds_moves_no_more_than_rows_could(key, lie, tmp_path):
+    """The run settles; a site that lies of its value alone moves nothing."""
+
+    def spoil(action, reply):
+        for record in reply.content.array_records.values() if action == "train" else ():
+            for name, array in record.items():
+                held = array.numpy()
+                record[name] = Array(held * 0 + lie if key in name else held)
+
+    run_with(chosen(tmp_path), tmp_path / "honest")
+    run_with_a_hostile_site(chosen(tmp_path), tmp_path / "run", spoil, 1)
+    assert lines(tmp_path / "run")[-1]["step"] < 1e-3
+    (one, std), (other, _) = (table_of(tmp_path / name) for name in ("honest", "run"))
+    moved = np.abs((other - one) / std).max()
+    assert moved < (0.9 * ROWS / SITES) ** 0.5 and (key == "gradient" or moved < 1e-6)
+
+
+@pytest.mark.parametrize("lie", [1e12, -1.0, np.nan, 0])
+def test_scores_that_no_rows_have_are_left_out_and_then_the_table_is_refused(lie, tmp_path):
+    def spoil(action, reply):
+        if action == "ask" and "products" in (held := reply.content["metrics"]):
+            held["products"] = [lie * value for value in held["products"]] if lie else [1.0]
+
+    run_with_a_hostile_site(chosen(tmp_path, errors="robust"), tmp_path / "run", spoil, 1)
+    with pytest.raises(SettingError, match="^errors: 'robust, and 3 of 4 sites told them"):
+        fedbary.load(tmp_path / "run").coefficients()
 
 
 def test_a_run_that_was_cut_ends_with_the_same_bits(tmp_path):

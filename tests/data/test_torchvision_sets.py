@@ -46,7 +46,7 @@ def test_fashionmnist_from_unpacked_files(tmp_path):
     for name, file in FASHION_FILES.items():
         (raw / file).write_bytes(idx(arrays[name].astype(np.uint8)))
     fashion = load("fashionmnist", tmp_path, False)
-    assert (fashion.shape, fashion.num_classes, fashion.augment) == ((1, 28, 28), 3, False)
+    assert (fashion.shape, fashion.classes[1], fashion.augment) == ((1, 28, 28), "Trouser", False)
     assert (fashion.x_train[:, 0].numpy() == arrays["x_train"]).all()
     assert (fashion.y_test.numpy() == arrays["y_test"]).all()
 
@@ -116,7 +116,7 @@ def test_cifar10_from_batch_files(tmp_path, monkeypatch):
     digest = write("batches.meta", {"label_names": ["a", "b", "c"]})[1]
     monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": digest})
     cifar = load("cifar10", tmp_path, False)
-    assert cifar.shape == (3, 32, 32) and cifar.augment
+    assert cifar.shape == (3, 32, 32) and cifar.augment and cifar.classes == ("a", "b", "c")
     assert (cifar.x_train.permute(0, 2, 3, 1).numpy() == arrays["x_train"]).all()
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedbary.figures.run_pictures import learning_curves, partition_heatmap, reliability_diagram
+from fedbary.figures.courses import courses
+from fedbary.figures.run_pictures import partition_heatmap, reliability_diagram
 from fedbary.figures.sheet import DPI
 from fedbary.scores.metrics import Reliability, reliability
 from fedbary.tasks.classification import Classification
@@ -30,7 +31,7 @@ def test_learning_curves_skip_what_is_missing():
         {"round": 2, "accuracy": None, "nll": float("nan"), "ece": 0.2},
         {"round": 5, "accuracy": 0.75, "nll": 1.0},
     ]
-    figure = learning_curves(rounds, Classification.curves)
+    figure = courses({"": [rounds]}, Classification.curves)
     assert colours(figure) > 10
     lines = [axes.lines[0].get_xydata().tolist() for axes in figure.axes]
     assert lines == [[[1, 50], [5, 75]], [[1, 2], [5, 1]], [[1, 10], [2, 20]]]
@@ -40,14 +41,14 @@ def test_learning_curves_skip_what_is_missing():
 @pytest.mark.parametrize("count", [0, 1, 60])
 def test_learning_curves_of_any_length(count):
     rounds = [{"round": r, "accuracy": r / 100} for r in range(1, count + 1)]
-    figure = learning_curves(rounds, Classification.curves)
+    figure = courses({"": [rounds]}, Classification.curves)
     assert colours(figure) > 1
     assert [len(axes.lines[0].get_xdata()) for axes in figure.axes] == [count, 0, 0]
     assert [text.get_text() for text in figure.axes[2].texts] == ["no values"]
 
 
 def test_ticks_of_one_round_are_whole():
-    figure = learning_curves([{"round": 3, "accuracy": 0.5}], Classification.curves)
+    figure = courses({"": [[{"round": 3, "accuracy": 0.5}]]}, Classification.curves)
     ticks = figure.axes[0].get_xticks()
     assert 3 in ticks and (ticks % 1 == 0).all()
 

@@ -3,7 +3,6 @@
 import io
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from fedbary.figures.courses import courses
@@ -19,12 +18,12 @@ NAMES = ["b$1_$2", "$1_$5", "$10", r"$\frac$", r"a\$b$", "$$", "a$"]
 
 def pictures():
     curve = Roc(np.array([0, 1, 2]), np.array([0, 1, 2]))
-    table = pd.DataFrame({"run": NAMES, "arm": NAMES, "round": 1, "nll": 0.5})
+    arms = {name: [[{"round": 1, "nll": 0.5}]] for name in NAMES}
     three = np.array([0.1, 0.5, 1.0])
     diagram = Reliability(three, three, np.array([1, 1, 0]))
     yield roc_curves(dict.fromkeys(NAMES, curve), 0.95, NAMES[0])
     yield contact_sheet(np.zeros((len(NAMES), 1, 5, 5)), NAMES, np.arange(len(NAMES)))
-    yield courses(table, [("nll", 1, "NLL", "black")])
+    yield courses(arms, [("nll", 1, "NLL", "black")])
     yield confusion(np.eye(len(NAMES), dtype=int), NAMES)
     yield precision_recall(curve, NAMES[0])
     yield reliability_diagram(diagram, NAMES[0])

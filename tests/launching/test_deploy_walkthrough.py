@@ -4,13 +4,13 @@ import json
 
 import pytest
 import torch
-import yaml
 from every_method import NIGHT
 from runs_of import lines
 from safetensors.torch import load_file
 from walkthroughs import FILES, FOLDERS, blocks_of, run_script
 
 from fedbary import client_app
+from fedbary.runs.location import read_settings
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
@@ -56,7 +56,7 @@ def test_the_walkthrough_gives_the_global_model_of_the_simulation(tmp_path):
     assert [client["site"] for client in last["clients"]] == ["north", "south", "west"]
     assert last["accuracy"] > 0.3
 
-    made = yaml.safe_load((results / "settings.yaml").read_text())["settings"]
+    made = read_settings(results)
     nodes = [
         {"data-path": str(folder / "sites" / file), "name": name}
         for name, file in (("north", "north.npz"), ("south", "south.npz"), ("west", "west"))

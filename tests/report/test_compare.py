@@ -37,7 +37,7 @@ def test_what_differs_is_named_and_seeds_are_paired(runs, tmp_path, monkeypatch,
     assert header[:4] == ["run", "arm", "seed", "round"]
     assert [row[0] for row in rows] == [folder.name for folder in folders]
     last = table.groupby("run").tail(1).set_index("run")["nll"]
-    (nll,) = (row for row in compared.pairs_table(table)[1] if "likelihood" in row[1])
+    (nll,) = (row for row in compared.pairs_of(table)[1] if "likelihood" in row[1])
     difference = (last["RKLB0"] - last["WB0"] + last["RKLB1"] - last["WB1"]) / 2
     assert float(nll[2].split()[0]) == pytest.approx(difference, abs=1e-3) and " of 2" in nll[3]
     compare(folders)
@@ -107,7 +107,7 @@ def test_the_first_is_better_by_a_higher_accuracy_and_a_lower_nll(runs):
     """The pairs' counts are those of the scores table, in the direction of each."""
     table = compared.with_arms(compared.read_runs(sorted(runs.iterdir())))
     last = table.groupby("run").tail(1).set_index("run")
-    for _, label, _, better, *_ in compared.pairs_table(table)[1]:
+    for _, label, _, better, *_ in compared.pairs_of(table)[1]:
         (key,) = (key for key, _, name, _ in compared.curves_of(table) if name == label)
         gains = [last[key][f"RKLB{seed}"] - last[key][f"WB{seed}"] for seed in (0, 1)]
         ahead = sum(gain < 0 if key == "nll" else gain > 0 for gain in gains)
@@ -128,7 +128,7 @@ def test_arms_are_named_by_what_differs_within_a_method_and_are_as_many_as_setti
     table = compared.with_arms(compared.read_runs([*folders, tmp_path / "far"]))
     arms = list(table["arm"].unique())
     assert len(arms) == 4 and all("alpha=" in arm for arm in arms)
-    picture = courses(table, compared.curves_of(table))
+    picture = courses(compared.rounds_of(table), compared.curves_of(table))
     picture.canvas.draw()
     width, height = picture.get_size_inches() * picture.dpi
     panels = [axes.get_window_extent() for axes in picture.axes]

@@ -25,6 +25,7 @@ from fedbary.report.results import ACCURACY, NLL, Results, differences, marked
 from fedbary.scores.stats import corrected, paired
 from fedbary.study.table import COMMON, ROUNDS, RUNS, read_table, with_methods, write_table
 from fedbary.tasks import task_class
+from findings import maker
 
 RNG = np.random.default_rng(0)
 ROOT = Path(__file__).resolve().parents[2]
@@ -278,7 +279,8 @@ def test_methods_are_compared_on_the_ece_of_enough_draws_alone(draws, five, tmp_
     table = read_table(five)
     write_table(tmp_path, [table.assign(samples=np.where(table["seed"] == 0, draws, 50))])
     text = write_report(tmp_path).with_suffix(".md").read_text()
-    assert ("Δ ECE" in text) == (draws >= 50) and "Δ Accuracy" in text
+    scores = {line.split(" | ")[1] for line in text.splitlines() if " − " in line and "[" in line}
+    assert any("ECE" in score for score in scores) == (draws >= 50) and "Accuracy %" in scores
 
 
 # Differences and their tests
@@ -309,19 +311,20 @@ def test_the_best_is_bold():
     assert marked(NLL, [np.nan, 0.2, 0.3, 0.4], shown)[1] == "**b**"
 
 
-def of_sides(*sides, points=("bayesian_layers", "seed")):
+def of_sides(*sides):
     """The differences of two sides' NLLs, given as (NLLs, their n) with a seed each."""
     rows = pd.concat(
         pd.DataFrame({"side": name, "bayesian_layers": n, "seed": seeds, "nll": nll})
         for name, nll, n, seeds in sides
     ).sample(frac=1, random_state=0)
-    return differences(rows, [(sides[0][0], sides[1][0])], [NLL], ["seed"], points)
+    found = differences(rows, [(sides[0][0], sides[1][0])], [NLL], ["seed"])
+    return maker.ranked(found, rows, ("bayesian_layers", "seed"))
 
 
 def test_sides_are_compared_on_the_points_they_share_whatever_their_order():
     good, bad = 0.3 + 0.01 * RNG.random(9), 0.5 + 0.1 * RNG.random(9)
     (found,) = of_sides(("RKLB", good, 3, range(9)), ("WB", bad, 3, range(9))).itertuples()
-    assert (found.first, found.second, found.points) == ("RKLB", "WB", 9)
+    assert (found.first, found.second, found.test.pairs) == ("RKLB", "WB", 9)
     known = vars(paired(good, bad))
     assert {key: getattr(found, key) for key in known} == pytest.approx(known)
     assert found.test.first > 0.95 and found.test.second < 0.05
@@ -334,6 +337,6 @@ def test_points_of_one_seed_are_no_independent_pairs():
     one, other = ("RKLB", noise + by_seed[seeds], layers, seeds), ("WB", noise, layers, seeds)
     (found,) = of_sides(one, other).itertuples()
     expected = paired(by_seed, np.zeros(3))
-    assert found.points == 27 and found.pairs == 3
+    assert found.test.pairs == 27 and found.pairs == 3
     assert found.t_test == pytest.approx(expected.t_test) and expected.t_test > 0.1
     assert found.wilcoxon == 0.25

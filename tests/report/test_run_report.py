@@ -2,16 +2,20 @@
 
 import json
 import re
-import shutil
+from collections import Counter
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from fedbary import load
+from fedbary import client_app, load
+from fedbary.predictive.conformal import interval
 from fedbary.report.report import write_report
-from fedbary.server_app.engine.inline import run_inline
-from fedbary.settings.config import resolve
+from fedbary.report.run import of_sites
+from fedbary.runs.resume import sound_checkpoint
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid, run_inline
+from fedbary.settings.config import read_yaml, resolve
 
 QUICK = {"engine": "inline", "clients": 2, "rounds": 1, "pictures": False, "samples": 5}
 RISK = {"task": "tables", "holdout": 0.3, "calibrate": "temperature", "conformal": 0.8}
@@ -80,11 +84,29 @@ def test_a_risk_has_its_calibration_thresholds_groups_sites_sets_and_temperature
     thresholds = table_after(text, "Thresholds")
     assert number(thresholds["at least 90 % of yes found"][4]) >= 90
     assert number(thresholds["at most 5 % alerts"][1]) <= 50
+    sites = table_after(text, "By site")
+    at = sites["site"].index("AUROC, %")
+    for site in ("partition 0", "partition 1"):
+        low, high = map(float, re.findall(r"\[(.+), (.+)\\\]", sites[site][at])[0])
+        assert 0 < low < number(sites[site][at]) < high < 100
     groups = table_after(text, "By group")
     assert list(groups) == ["group", "all", "ward=\\<i\\>east", "ward=west"]
     assert sum(int(groups[f"ward={ward}"][0]) for ward in (r"\<i\>east", "west")) == int(
         groups["all"][0]
     )
+
+
+def test_what_left_each_site_is_what_the_record_counts(reports, folder):
+    for kind, text in reports.items():
+        counted = Counter()
+        for line in (folder / kind / "record.jsonl").read_text().splitlines():
+            event = json.loads(line)
+            counted["numbers"] += event["numbers"] if event["event"] == "answered" else 0
+            counted["messages"] += event["event"] == "asked"
+        rows = re.findall(r"^\| partition \d \|.*\|$", text.partition("## What left")[2], re.M)
+        cells = [[cell.strip().replace(",", "") for cell in row.split("|")] for row in rows]
+        assert sum(int(row[3]) for row in cells) == counted["messages"]
+        assert sum(int(row[4]) for row in cells) == counted["numbers"]
 
 
 def test_a_level_of_the_data_makes_no_element(reports, folder):
@@ -113,14 +135,50 @@ def test_rows_that_are_gone_are_said_and_the_sites_scores_stay(reports, folder):
     assert "## By site" in text and "## Scores" not in text
 
 
-def test_how_data_were_dealt_is_not_said_of_real_sites(reports, folder, tmp_path):
-    """A run's sites have names of their own; simulated ones are called partitions."""
-    run = shutil.copytree(folder / "risk", tmp_path / "run")
-    file = run / "settings.yaml"
-    file.write_text(file.read_text().replace("partition 0", "north").replace("partition 1", "east"))
-    text = write_report(run).with_suffix(".md").read_text()
+@pytest.fixture(scope="module")
+def real(folder, reports):
+    """The folder of a run of two real sites, whose model learns nothing."""
+    held = pd.read_csv(folder / "rare.csv")
+    nodes = []
+    for name, rows in (("north", held[:250]), ("east", held[250:])):
+        rows.to_csv(folder / f"{name}.csv", index=False)
+        nodes.append({"data-path": str(folder / f"{name}.csv"), "name": name})
+    words = {
+        **RISK,
+        "dataset": str(folder / "rare.csv"),
+        "target": "died",
+        "alpha": 0.3,
+        "lr": 1e-7,
+    }
+    chosen = resolve({**QUICK, **words, "rounds": 4})
+    run(InlineGrid(client_app.app, nodes, chosen.model_dump()), chosen, folder / "real")
+    return folder / "real"
+
+
+def test_how_data_were_dealt_is_not_said_of_real_sites(reports, folder, real):
+    """The settings of the deal stand apart, and a run is read, and goes on, as with them."""
+    made, dealt = read_yaml(real / "settings.yaml"), {"partition", "alpha", "min_examples"}
+    assert made["unused"].keys() == dealt and not dealt & made["settings"].keys()
+    assert made["unused"]["alpha"] == 0.3 and load(real).settings.partition == "dirichlet"
+    assert sound_checkpoint(real, load(real).settings.model_copy(update={"resume": "last"}), [4])
+    text = write_report(real).with_suffix(".md").read_text()
     assert "`partition`" in reports["risk"] and "2 simulated" in reports["risk"]
-    assert "`partition`" not in text and "2 real" in text and "| north |" in text
+    assert "partition" not in text and "2 real" in text and "| north | 250 |" in text
+    assert "Try " in text
+
+
+def test_the_scores_of_all_sites_are_the_means_of_the_sites_own(real):
+    trained, made = load(real), read_yaml(real / "settings.yaml")
+    (rows, together), *each = of_sites(trained, made).values()
+    assert rows == sum(count for count, _ in each)
+    right = sum(round(count * one["accuracy"][0]) for count, one in each)
+    assert together["accuracy"] == pytest.approx((right / rows, *interval(right, rows)))
+    for held in (together, *(one for _, one in each)):
+        for score in ("accuracy", "auroc", "sensitivity"):
+            value, low, high = held[score]
+            assert 0 <= low <= value <= high <= 1
+    ends = [one["auroc"][0] for _, one in each]
+    assert min(ends) <= together["auroc"][0] <= max(ends)
 
 
 def test_the_report_of_a_glm_is_its_coefficients(tmp_path):
@@ -131,5 +189,7 @@ def test_the_report_of_a_glm_is_its_coefficients(tmp_path):
     text = (tmp_path / "run" / "report.md").read_text("utf-8")
     table = load(tmp_path / "run").coefficients().table
     assert "## Coefficients" in text and "figures/forest.png" in text
+    assert "rows of the rarest class | 212, for 2 columns" in text
+    assert "what goes together in these rows" in text and "one seed" not in text
     for line in table.itertuples():
-        assert f"| {line.term} | per 1 | {line.estimate:.4g} |" in text
+        assert f"| {line.term} | per 1 | {line.estimate:.4g} \\[" in text

@@ -18,8 +18,7 @@ from fedbary.scores.binary import (
     deciles,
     net_benefit,
 )
-from fedbary.scores.intervals import bootstrap, by_std
-from fedbary.scores.metrics import Roc
+from fedbary.scores.intervals import bootstrap
 
 RNG = np.random.default_rng(0)
 
@@ -143,30 +142,3 @@ def test_an_interval_encloses_its_score_and_a_score_that_cannot_vary_has_none(he
     worst = lambda rows: {"hit": float(hits[rows].double().mean() > 0.9)}  # noqa: E731
     low, high = bootstrap(worst, torch.arange(len(hits)), draws=50)["hit"]
     assert math.isnan(low) or low <= worst(torch.arange(len(hits)))["hit"] <= high and low < high
-
-
-@given(risks())
-def test_the_standard_error_of_an_auroc_is_delong_s(held):
-    risk, event = held
-    found = Roc.of(torch.from_numpy(risk), torch.from_numpy(event)).auroc_std
-    one, other = risk[event], risk[~event]
-    if min(len(one), len(other)) < 2:
-        assert math.isnan(found)
-        return
-    above = (one[:, None] > other) + 0.5 * (one[:, None] == other)
-    parts = [above.mean(axis).var(ddof=1) / len(side) for axis, side in ((1, one), (0, other))]
-    assert found == pytest.approx(math.sqrt(sum(parts)), abs=1e-12)
-
-
-def test_an_auroc_s_interval_holds_the_truth_at_its_rate_and_stays_within_0_and_1():
-    """Rows of 15 events and 60 others, whose log-odds lie 1 apart: the AUROC is Φ(1/√2)."""
-    truth, hits = 0.7602, 0
-    event = torch.arange(75) < 15
-    for _ in range(300):
-        curve = Roc.of(torch.from_numpy(RNG.normal(size=75)) + event, event)
-        low, high = by_std(curve.auroc, curve.auroc_std, True)
-        assert 0 < low < curve.auroc < high < 1
-        hits += low < truth < high
-    assert 0.91 < hits / 300 < 0.99
-    assert math.isnan(by_std(1.0, 0.0, True)[0])
-    assert by_std(2.0, 0.5, False) == pytest.approx((1.02, 2.98), abs=1e-3)

@@ -11,7 +11,7 @@ AUGMENT = True
 
 
 def read(data_dir: Path, download: bool) -> dict[str, Any]:
-    """Return the four arrays, from torchvision's files."""
+    """Return the four arrays and the classes, from torchvision's files."""
     from torchvision.datasets import CIFAR10
 
     train = CIFAR10(data_dir, train=True, download=download)
@@ -21,4 +21,5 @@ def read(data_dir: Path, download: bool) -> dict[str, Any]:
         "y_train": train.targets,
         "x_test": test.data,
         "y_test": test.targets,
+        "classes": train.classes,
     }

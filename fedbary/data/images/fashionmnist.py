@@ -10,6 +10,11 @@ from typing import Any
 
 import numpy as np
 
+CLASSES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
+    "Ankle boot",
+)  # fmt: skip
+
 FILES = {
     "x_train": "train-images-idx3-ubyte",
     "y_train": "train-labels-idx1-ubyte",
@@ -19,13 +24,13 @@ FILES = {
 
 
 def read(data_dir: Path, download: bool) -> dict[str, Any]:
-    """Return the four arrays; torchvision fetches the files if they are not there."""
+    """Return the arrays and the classes; torchvision fetches the files if they are not there."""
     raw = data_dir / "FashionMNIST" / "raw"
     if not all((raw / file).is_file() for file in FILES.values()):
         from torchvision.datasets import FashionMNIST
 
         FashionMNIST(data_dir, download=download)
-    return {array: _idx(raw / file) for array, file in FILES.items()}
+    return {"classes": CLASSES, **{array: _idx(raw / file) for array, file in FILES.items()}}
 
 
 def _idx(path: Path) -> np.ndarray:

@@ -15,6 +15,7 @@ from fedbary.tasks._look.rules import (
     DATES,
     EMPTY,
     FAR_CELL,
+    LEAST,
     LEVELS,
     MIXED,
     NEARLY_CONSTANT,
@@ -48,7 +49,7 @@ OF_KIND = {
 
 def findings(look: Look) -> list[str]:
     """Return the findings."""
-    parts = (copies(look), unlike(look), of_columns(look), combined(look))
+    parts = (copies(look), of_ids(look), unlike(look), of_columns(look), combined(look))
     return [one_line(line, SCREEN) for line in itertools.chain(*parts)]
 
 
@@ -61,6 +62,15 @@ def copies(look: Look) -> Iterator[str]:
         ):
             said = "have the same sums in all columns, so they hold the same rows"
             yield f"{one} and {other} {said}: start without one of them"
+
+
+def of_ids(look: Look) -> Iterator[str]:
+    """Yield a line on each two sites that have ids in common."""
+    for (one, first), (other, second) in itertools.combinations(look.ids.items(), 2):
+        if count := len({*first} & {*second}):
+            said = f"{count}" if count >= LEAST else f"fewer than {LEAST}"
+            logs = "their rows count twice; the sites' own logs name them"
+            yield f"{one} and {other} have {said} ids in common: {logs}"
 
 
 def unlike(look: Look) -> Iterator[str]:
@@ -152,7 +162,7 @@ def _levels(where: str, held: Mapping[str, Told]) -> Iterator[str]:
 def combined(look: Look) -> Iterator[str]:
     """Yield a line on each column that the columns before it determine, by their products."""
     if len(look.names) > MOST_PRODUCTS and look.products is None:
-        said = f"of {len(look.names)} columns no products are asked, {MOST_PRODUCTS} are the most"
+        said = f"{len(look.names)} columns are too many for products, {MOST_PRODUCTS} the most"
         yield f"{said}: columns that follow from others are not found; columns= names fewer"
     if look.products is None:
         return
