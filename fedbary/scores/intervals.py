@@ -123,11 +123,10 @@ def of_auroc(auroc: float, counts: Sequence[tuple[float, float]]) -> Ends:
         var = theta * (1 - theta) * float((m * n * (1 + more)).sum()) / float((m * n).sum()) ** 2
         return (auroc - theta) ** 2 - TWO_SIDED**2 * var
 
-    low = float(brentq(beyond, 0, auroc)) if 0 < auroc < 1 else auroc
-    high = float(brentq(beyond, auroc, 1)) if 0 < auroc < 1 else auroc
-    inside = 1e-12
-    if auroc <= 0:
-        high = float(brentq(beyond, inside, 1))
-    if auroc >= 1:
-        low = float(brentq(beyond, 0, 1 - inside))
+    inside = 1e-12  # at 0 and at 1 V is 0, so that the AUROC itself would be an end
+    low, high = auroc, auroc
+    if auroc > inside:
+        low = float(brentq(beyond, 0, min(auroc, 1 - inside)))
+    if auroc < 1 - inside:
+        high = float(brentq(beyond, max(auroc, inside), 1))
     return low, high
