@@ -1,11 +1,12 @@
-"""Time what published methods add to a client's epochs, and FedPA to a round.
+"""Time what published methods and curvature add to a client's epochs, and FedPA to a round.
 
 PVI, FedEP, BayesADMM and pFedBayes: a client's work of a round over that of plain variational
 inference on the same examples (target: at most 1.1 per posterior trained; pFedBayes trains two, the
 client's own and its copy of the global one, and is held to 1.1 of a single one all the same).
-FedPA: what clients and server do beyond FedAvg's, over a round of FedAvg's (target: below 5 %). The
-papers' CNN, 28 × 28 images, batch 64. Sides alternate within one run; times are the process's CPU
-seconds on one thread, which other programs disturb less; medians of the ratios are printed.
+`inference=curvature`: a client's work of a round over FedAvg's (target: at most 1.25). FedPA: what
+clients and server do beyond FedAvg's, over a round of FedAvg's (target: below 5 %). The papers'
+CNN, 28 × 28 images, batch 64. Sides alternate within one run; times are the process's CPU seconds
+on one thread, which other programs disturb less; medians of the ratios are printed.
 
     python benchmarks/methods.py
 """
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedbary.inference import Training, local_method
+from fedbary.inference import Training, local_method, prepare
 from fedbary.methods import Fitted, Local, Method, Reply, Server, Tensors, method_named
 from fedbary.models import build
 
@@ -42,14 +43,18 @@ class Side:
         The client's examples.
     epochs
         Of a round.
+    inference
+        Its local inference.
     """
 
     def __init__(
-        self, method: Method, network: nn.Module, x: Tensor, y: Tensor, epochs: int
-    ) -> None:
+        self, method: Method, network: nn.Module, x: Tensor, y: Tensor, epochs: int,
+        inference: str = "variational",
+    ) -> None:  # fmt: skip
         self.method = method
+        prepare(inference, network)
         self.local = Local(
-            network, x, y, nn.functional.cross_entropy, local_method("variational"),
+            network, x, y, nn.functional.cross_entropy, local_method(inference),
             Training(epochs, batch_size=64, lr=0.01), prior=1.0, round=2, seed=0,
         )  # fmt: skip
         model = {name: tensor.clone() for name, tensor in network.state_dict().items()}
@@ -96,17 +101,21 @@ def main() -> None:
     sites = {name: Side(method_named(name)(), cnn(3), x, y, args.epochs) for name in SITES}
     average = Side(method_named("barycentre")(rule="FedAvg"), cnn(0), x, y, args.epochs)
     sampled = Side(method_named("FedPA")(), cnn(0), x, y, args.epochs)
+    curved = {n: Side(Method(), cnn(n), x, y, args.epochs, "curvature") for n in (3, 5)}
     ratios: dict[str, list[float]] = {name: [] for name in SITES}
     added: list[tuple[float, float]] = []
     for _ in range(args.repeats):
         for name, side in sites.items():
             ratios[name].append(seconds(side.fit) / seconds(plain.fit))
         client, server = seconds(average.fit), seconds(average.aggregate)
+        for n, side in curved.items():
+            ratios.setdefault(f"curvature of {n} layers", []).append(seconds(side.fit) / client)
         a_round = CLIENTS * client + server
         beyond = CLIENTS * (seconds(sampled.fit) - client)
         added.append((beyond / a_round, (seconds(sampled.aggregate) - server) / a_round))
     for name, values in ratios.items():
-        print(f"{name}: {statistics.median(values):.3f} × plain VI (target at most 1.1)")
+        against = "plain VI (target at most 1.1)" if name in SITES else "FedAvg (at most 1.25)"
+        print(f"{name}: {statistics.median(values):.3f} × {against}")
     parts = [100 * statistics.median(part) for part in zip(*added, strict=True)]
     print(
         f"FedPA adds {sum(parts):.1f} % to a round of {CLIENTS} clients (target below 5 %): "

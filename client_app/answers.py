@@ -18,6 +18,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from fedbary.client_app.discretion import AnswerRefused, discretion
+from fedbary.client_app.limits import in_cells
 from fedbary.client_app.node import Job, job_of
 from fedbary.data.digest import checksum
 from fedbary.errors import SettingError
@@ -37,7 +38,7 @@ from fedbary.settings.task_words import OfGuarantees
 from fedbary.strategies.client import Request
 from fedbary.strategies.compression import compression
 from fedbary.strategies.internals import ClientAppCallable, log
-from fedbary.tasks import Signature, Tested, groups, held_out, hits_and_sizes, task_of
+from fedbary.tasks import LEAST, Signature, Tested, groups, held_out, hits_and_sizes, task_of
 
 
 def evaluation_scores(job: Job, request: Request, model: nn.Module) -> dict[str, float]:
@@ -170,9 +171,11 @@ def query(message: Message, context: Context) -> Message:
             "num-examples": len(job.shard.y),
             "num-held-out": len(job.shard.y_held_out),
             "label-counts": job.task.label_counts(job.shard, job.signature),
+            "numbers-left": job.numbers_left,
         }
     )
     words = {"name": site.name, "content": job.content or checksum_of(job), **software()}
+    words["share"] = " ".join(sorted(site.shared))
     named = ConfigRecord({**words})
     return job.counted(Message(RecordDict({"metrics": reply, "site": named}), reply_to=message))
 
@@ -204,7 +207,9 @@ def ask(message: Message, context: Context) -> Message:
         model = _model(job.node.settings, job.signature)
         answer = answer_of_held_out(job, model, config, told)
     else:
-        answer = job.task.answer(question, job.shard, config, told)
+        limits = job.limits
+        asked = {**config, LEAST: limits.min_cell if limits else 0}
+        answer = in_cells(limits, job.task.answer(question, job.shard, asked, told))
     return job.counted(Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message))
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from logging import WARNING
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flwr.app import Message
 
-from fedbary.data.sites import Limits
+from fedbary.data.sites import UNBOUNDED, Limits
 from fedbary.errors import SettingError
 from fedbary.runs.whole import locked, write_whole
 from fedbary.strategies.internals import log
@@ -39,6 +40,31 @@ def require_size(limits: Limits | None, rows: int, columns: int) -> None:
         raise LimitReached("this site has too few rows for so many columns")
 
 
+def in_cells(limits: Limits | None, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer whose cells of counts ``below`` points hold no rows, or enough of them.
+
+    With k = `min_cell` and n values in a column, a count becomes the nearest of 0, k, 2 k, …, up to
+    n − k, and n. So it is off by less than k, to either side. Fewer than k values count as none.
+    """
+    if limits is None or limits.min_cell <= 1 or "below" not in answer:
+        return answer
+    least = limits.min_cell
+    seen = np.array([n if n >= least else 0 for n in answer["seen"]])[:, None]
+    below = np.array(answer["below"], dtype=int).reshape(len(seen), -1)
+    top = (seen // least - 1).clip(0) * least
+    told = np.where(
+        2 * below > seen + top, seen, np.minimum((below + least // 2) // least * least, top)
+    )
+    return {**answer, "below": told.flatten().tolist(), "seen": seen[:, 0].tolist()}
+
+
+def left(node: Node, limits: Limits | None, rows: int, columns: int) -> int:
+    """Return how many numbers a site may still send; `UNBOUNDED` without a budget."""
+    if limits is None or not limits.budget:
+        return UNBOUNDED
+    return max(0, _most(limits, rows, columns) - _sent(_folder(node) / SENT))
+
+
 def count(node: Node, limits: Limits | None, rows: int, columns: int, reply: Message) -> Message:
     """Return a reply once its numbers are counted; a LimitReached where they pass the budget.
 
@@ -47,10 +73,7 @@ def count(node: Node, limits: Limits | None, rows: int, columns: int, reply: Mes
     """
     if limits is None or not limits.budget:
         return reply
-    if (folder := node.keeps_in) is None:
-        allowed = "a folder in the node config: the site counts there what it has sent"
-        raise SettingError("state-path", "none", allowed)
-    most = int(limits.budget * rows * (columns + 1))
+    folder, most = _folder(node), _most(limits, rows, columns)
     with locked(folder):
         sent = _sent(folder / SENT) + numbers_of(reply.content)
         if sent > most:
@@ -59,6 +82,17 @@ def count(node: Node, limits: Limits | None, rows: int, columns: int, reply: Mes
             raise LimitReached("this site has told as much of its rows as its budget allows")
         write_whole(folder / SENT, json.dumps({"numbers": sent}).encode())
     return reply
+
+
+def _most(limits: Limits, rows: int, columns: int) -> int:
+    return int(limits.budget * rows * (columns + 1))
+
+
+def _folder(node: Node) -> Path:
+    if (folder := node.keeps_in) is None:
+        allowed = "a folder in the node config: the site counts there what it has sent"
+        raise SettingError("state-path", "none", allowed)
+    return folder
 
 
 def _sent(file: Path) -> int:

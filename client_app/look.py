@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from logging import INFO, WARNING
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
@@ -12,13 +14,24 @@ from fedbary.client_app.discretion import AnswerRefused
 from fedbary.client_app.limits import count, require_size
 from fedbary.client_app.node import node_of
 from fedbary.data.frame import Frame
+from fedbary.data.ids import digests, split
+from fedbary.data.sites import Site
 from fedbary.data.tables import Choice
 from fedbary.errors import SettingError
 from fedbary.strategies.internals import log
 from fedbary.tasks import task_of
-from fedbary.tasks._look.rules import WORDS, Told, answer, own_lines, table_told
+from fedbary.tasks._look.rules import (
+    DIGESTS,
+    IDS,
+    REPEATED,
+    WORDS,
+    Told,
+    answer,
+    own_lines,
+    table_told,
+)
 from fedbary.tasks._rows import Rows
-from fedbary.texts import SCREEN, one_line
+from fedbary.texts import SCREEN, listed, one_line
 
 
 def look(message: Message, context: Context) -> Message:
@@ -39,7 +52,10 @@ def look(message: Message, context: Context) -> Message:
             for line in own_lines(table, columns):
                 log(WARNING, "%s", one_line(f"{site.name}: {line}", SCREEN))
         log(INFO, "answers a look: %s", question)
-        found = answer(question, columns, config)
+        if question in (IDS, REPEATED):
+            found = _of_ids(site, table, task.choice.id, config)
+        else:
+            found = answer(question, columns, config)
         words = {key: found.pop(key) for key in WORDS if key in found}
     else:
         require_same_app(config)
@@ -49,6 +65,21 @@ def look(message: Message, context: Context) -> Message:
         words = {"name": site.name, "content": "", **software()}
     records = RecordDict({"metrics": MetricRecord(found), "site": ConfigRecord(words)})
     return count(node, limits, table.count, len(columns), Message(records, reply_to=message))
+
+
+def _of_ids(site: Site, table: Frame, column: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the digests of the ids, if the site has a key; or log which of them others have."""
+    held: dict[bytes, list[int]] = {}
+    if site.id_key and (cells := table.columns.get(column)) is not None:
+        names = zip(cells.names, cells.missing.tolist(), strict=True)
+        held = digests(("" if is_missing else name for name, is_missing in names), site.id_key)
+    if asked["question"] == IDS:
+        return {"count": table.count, DIGESTS: b"".join(held)}
+    repeated = split(asked.get(DIGESTS, b""))
+    if rows := sorted(row + 1 for digest in repeated for row in held.get(digest, ())):
+        said = f"{len(rows)} rows have ids that other sites have, too: {listed(map(str, rows))}"
+        log(WARNING, "%s", one_line(f"{site.name}: {said}", SCREEN))
+    return {"count": table.count}
 
 
 @lru_cache(maxsize=4)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedbary import Posterior
 from fedbary.attacks import Attack, hostile_clients
-from fedbary.client_app.limits import count, require_size
+from fedbary.client_app.limits import count, left, require_size
 from fedbary.data.deal import Shard
 from fedbary.data.forms import one_state, user_path
 from fedbary.data.sites import Limits, Site, site_from
@@ -164,6 +164,11 @@ class Job:
     def counted(self, reply: Message) -> Message:
         """Return a reply once its numbers are counted, see `limits`."""
         return count(self.node, self.limits, *self.size, reply)
+
+    @property
+    def numbers_left(self) -> int:
+        """How many numbers it may still send, see `limits`."""
+        return left(self.node, self.limits, *self.size)
 
     def client(self, request: Request, model: nn.Module) -> Client:
         """Return the client that answers a message with a network."""

@@ -51,7 +51,7 @@ RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"method": "FedAG", "missing": "median", "holdout": 0.1, "conformal": 0.9},
         {"rule": "RKLB", "holdout": 0.1, "conformal": 0.9},
     ),
-    "glm": ({"terms": "`mean area` spline(`mean texture`,4)"},),
+    "glm": ({"terms": "`mean area` spline(`mean texture`,4)", "errors": "robust"},),
     "survival": ({"dataset": "times", "target": "days", "event": "died"},),
 }
 """Each task, with runs in which its sites tell most together."""
@@ -72,7 +72,8 @@ _QUICK = {
     "local_epochs": 1, "samples": 2, "evaluate_clients": 1,
 }  # fmt: skip
 _LINEAR = {"task": "regression", "model": "linear", "noise": "learned", "holdout": 0}
-_NEEDED = ({}, {"server_fraction": 0.1}, {"local_epochs": 3}, {"rounds": 5}, _LINEAR)
+_TERMS = {"task": "glm", "holdout": 0}
+_NEEDED = ({}, {"server_fraction": 0.1}, {"local_epochs": 3}, {"rounds": 5}, _LINEAR, _TERMS)
 """What some methods need beside it, tried one after another."""
 
 _TABLE = re.compile(r"(<!-- made: (\w+) -->\n\n.*\n.*\n)(?:\|.*\n)*")
@@ -87,6 +88,8 @@ _MEANINGS = {
     "num-partitions": ("of how many", "–", ""),
     "num-examples": ("how many it trains on, or holds out in an evaluation", "examples", ""),
     "num-held-out": ("how many it holds out", "examples", ""),
+    "numbers-left": ("numbers that its budget still allows; −1 without a budget", "–", ""),
+    "share": ("`estimate` if it shares its own estimates", "–", "choose it"),
     "label-counts": ("how many of each class it holds", "examples", "label-counts"),
     "train-seconds": ("how long it trained", "seconds", "seconds"),
     "train-nll": ("mean loss of its last epoch", "nats", "scores"),
@@ -97,6 +100,7 @@ _MEANINGS = {
     "ece": ("expected calibration error", "0 to 1", "scores"),
     "brier": ("Brier score", "0 to 2", "scores"),
     "auroc": ("area under the ROC curve", "0 to 1", "scores"),
+    "nll_std": ("standard error of the NLL", "nats", "scores"),
     "sensitivity": ("sensitivity at the chosen specificity", "0 to 1", "scores"),
     "nll-at": ("negative log-likelihood at each of 21 temperatures", "nats", "scores"),
     "count": ("rows, or pixels, that the sums are of", "examples", "answers"),
@@ -109,6 +113,12 @@ _MEANINGS = {
     "mean": ("mean size of its sets, or width of its intervals", "classes or the target", "scores"),
     "std": ("standard deviation of these", "classes or the target", "scores"),
     "tests": ("observed less expected events of levels, and covariances", "events", "answers"),
+    "clusters": ("rows, or groups of rows, whose scores it adds", "–", "answers"),
+    "products": ("sum of products of each two entries of their scores", "–", "answers"),
+    "pairs": ("five sums over pairs of rows, of which C is made", "pairs", "answers"),
+    "risk-groups": ("ten groups by risk: rows, risks, events, expected events", "–", "answers"),
+    "curves": ("rows at risk, events and time at risk, by interval and level", "–", "answers"),
+    "proportional": ("sums of columns over rows at risk, by powers of log time", "–", "answers"),
     "equal": ("rows that equal another; 0 if fewer than five, or by chance", "examples", "answers"),
     "repeated": ("1 for a column in which a number far from all others repeats", "–", "answers"),
     "seen": ("values of each column that are not missing", "examples", "answers"),
@@ -125,6 +135,7 @@ _MEANINGS = {
     "edges": ("number of edges of each column's histogram", "–", "answers"),
     "places": ("places of these edges on the common grid", "–", "answers"),
     "cell-rows": ("rows of each cell, ten or more", "rows", "answers"),
+    "digests": ("digests of the ids under a key that the server lacks", "–", "answers"),
     "packing": ("how the reply's arrays are packed, with `compress`", "–", ""),
 }  # fmt: skip
 """Of each name what it is, its unit, and the word that withholds it."""
@@ -142,6 +153,9 @@ _ARRAYS = {
     "log_var/*": "log-variances along its descent",
     "gradient/*": "the gradient of the shared layers",
     "head/*": "what it tells of its own head's weights",
+    "sums/value": "sum of its negative log-likelihood at the server's point, nats",
+    "sums/gradient": "the gradient of this sum",
+    "sums/hessian": "the second derivatives of this sum: a number for each two weights",
     "sums/*": "means over its examples: shares, features by class, products of features",
     "curvature/*": "curvature of the last layer",
     "fairness/*": "its mean loss, in nats: the method needs it",
@@ -245,8 +259,12 @@ def look_rows() -> list[str]:
     from fedbary.client_app import app
     from fedbary.server_app.look import hold
 
-    settings = completed({**_QUICK, "task": "tables"})
-    grid = _Listening(app, settings.clients, settings.model_dump())
+    settings = completed({**_QUICK, "task": "tables", "id": "mean area"})
+    nodes = [
+        {"partition-id": k, "num-partitions": settings.clients, "id-key": "of the sites alone"}
+        for k in range(settings.clients)
+    ]
+    grid = _Listening(app, nodes, settings.model_dump())
     hold(grid, settings, True)
     return _rows({message: set(chain(*held.values())) for message, held in grid.heard.items()})
 
@@ -271,7 +289,12 @@ _SAID = {
     "query.ask below": "answer: medians, knots of a spline or cuts of times, four times",
     "query.ask log-rank": "answer: log-rank tests",
     "query.ask equal": "answer: equal rows",
+    "query.ask pairs": "answer: pairs, after the last round",
+    "query.ask risk-groups": "answer: groups by risk, after the last round",
+    "query.ask curves": "answer: curves, after the last round",
+    "query.ask proportional": "answer: proportional hazards, after the last round",
     "query.ask noise": "answer: noise, after each round",
+    "query.ask scores": "answer: scores, with `errors=robust` or `site`, after the last round",
     "query.ask conformal": "answer: conformal, after the last round",
     "query.ask conformal-sizes": "answer: sizes of sets, after the last round",
     "query.look": "what it holds",
@@ -279,6 +302,8 @@ _SAID = {
     "query.look sums": "sums",
     "query.look histograms": "histograms",
     "query.look moments": "products",
+    "query.look ids": "ids, with an `id-key`",
+    "query.look ids-repeated": "ids that other sites have",
     "train": "training",
     "evaluate": "evaluation",
 }

@@ -223,7 +223,7 @@ class ClockedRounds(Rounds):
     def measured(self) -> dict[str, Any]:
         """Return the virtual time after the slowest client that the round waited for."""
         self._now, self._lasts = self._now + self._lasts, 0.0
-        return {VIRTUAL_SECONDS: self._now}
+        return {**super().measured(), VIRTUAL_SECONDS: self._now}
 
 
 class Aggregates(Rounds):

@@ -9,8 +9,10 @@ from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedbary.attacks import require_simulation
 from fedbary.data.digest import checksum
@@ -19,10 +21,17 @@ from fedbary.errors import RunError, SettingError, last_words
 from fedbary.figures import draw_without_screen
 from fedbary.methods import require_method
 from fedbary.runs.ending import end_with_parent, spare_imports
-from fedbary.runs.location import claimed_folder, is_whole, only_writer, require_startable
+from fedbary.runs.location import (
+    claimed_folder,
+    is_whole,
+    only_writer,
+    read_rounds,
+    require_startable,
+)
 from fedbary.runs.own_code import code_config
 from fedbary.runs.resume import checkpoint_to_resume, lengthen_locked, way_back
 from fedbary.runs.run_folder import read_signature
+from fedbary.runs.schema import ROUND, unshared
 from fedbary.runs.sites import forgotten_sites, left_out_sites, read_site_keys
 from fedbary.server_app.beginning import (
     facts_of,
@@ -200,6 +209,17 @@ def _same_as_server(task: Task, roster: Roster) -> Iterator[str]:
         yield f"{said}: scores on new rows may be worse"
 
 
+def _told_last(
+    recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """Put the task's last questions to the last round's sites; return what they tell, and when."""
+    nodes = recorder.strategy.contributors or roster.present
+    questions = recorder.task.ask_last(recorder.model, recorder.facts)
+    found = asker.hold(questions, nodes, config)
+    at = torch.tensor([float(recorder.results.result[ROUND])])
+    return {**found, ROUND: at} if found else {}
+
+
 def _run(grid: Grid, settings: Settings, folder: Path) -> None:
     simulated = is_simulated(grid)
     if not isinstance(grid, Guarded):
@@ -266,6 +286,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
         recorder.model.load_state_dict(checkpoint.arrays)
         recorder.strategy.load_state_dict(checkpoint.strategy, completed)
     if beginning is not None:
+        recorder.unshared |= unshared(read_rounds(beginning.run.folder))
         warm_start(recorder, beginning)
 
     try:
@@ -281,7 +302,7 @@ def _run(grid: Grid, settings: Settings, folder: Path) -> None:
             )
         recorder.settle()
         calibrate(recorder, roster, asker, config)
-        recorder.finish()
+        recorder.finish(_told_last(recorder, roster, asker, config))
     except BaseException as error:
         recorder.give_up(error)
         record.note("stopped", reason=type(error).__name__)

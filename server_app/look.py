@@ -60,9 +60,10 @@ def hold(grid: Grid, settings: Settings, simulated: bool) -> Look:
     RunError
         If too few sites answer.
     """
-    if not isinstance(task_of(settings), Rows):
+    if not isinstance(task := task_of(settings), Rows):
         raise SettingError("task", settings.task, "tables or regression for a look")
     roster = Roster(grid, settings, Layout((), ()), simulated=simulated, agreed={}, kind=KIND)
     roster.gather()
     nodes = [member.node_id for member in roster.members]
-    return Asker(grid, roster, settings.round_timeout, KIND).hold(look(), nodes, {})
+    asked = look(ids=task.choice.id != "")
+    return Asker(grid, roster, settings.round_timeout, KIND).hold(asked, nodes, {})

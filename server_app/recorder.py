@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from logging import INFO, WARNING
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedbary.methods import Tensors
 from fedbary.predictive import Predictive
 from fedbary.runs import schema
 from fedbary.runs.failing import advised, turn, verdict
-from fedbary.runs.run_folder import BACKGROUND, NETWORKS, RunFolder
+from fedbary.runs.run_folder import BACKGROUND, LAST, NETWORKS, RunFolder
 from fedbary.runs.schema import validation_score
 from fedbary.runs.tracking import Tracking
 from fedbary.server_app.roster.roster import Roster
@@ -32,6 +33,7 @@ from fedbary.strategies import MethodStrategy
 from fedbary.strategies.arrays import bytes_of
 from fedbary.strategies.internals import log
 from fedbary.tasks import ClientMetrics, Outcome, Scored, Task, task_of
+from fedbary.tasks._rows import Rows
 from fedbary.variational.frozen import frozen_tensors
 
 if TYPE_CHECKING:
@@ -182,6 +184,8 @@ class Recorder:
         The run's, to be set before the first round.
     cautions : sequence of str
         Lines on sites and columns that differ, to be set before the first round.
+    unshared : set of str
+        Names of the sites that do not share their own estimates, those of earlier runs among them.
     """
 
     strategy: MethodStrategy
@@ -205,6 +209,7 @@ class Recorder:
         self.known_metrics = {**KNOWN, **self.task.known_metrics}
         self.last = Scored({})
         self.cautions: Sequence[str] = ()
+        self.unshared = schema.unshared(results.rounds)
         self._trained: list[ClientMetrics] | None = None
         self._held_out: list[ClientMetrics] = []
         self._spread: dict[str, float] = {}
@@ -283,6 +288,9 @@ class Recorder:
         }
         dealt = not self.results.own_data
         line = {**advised(line, self.settings, self.results.rounds, dealt)}
+        private = {m.name for m in self.roster.members if "estimate" not in m.shared}
+        if isinstance(self.task, Rows) and (names := self.unshared | private):
+            line[schema.UNSHARED] = sorted(names)
         self._trained, self._held_out = None, []
         self.results.add_round(line)
         self._tracking.add_round(self.results.rounds[-1])
@@ -315,23 +323,38 @@ class Recorder:
         if self.settings.keep_best != "none":
             self._take_best()
 
-    def finish(self) -> None:
-        """Write the members' networks and the posterior of the result, then the pictures."""
+    def finish(self, told: Mapping[str, Tensor]) -> None:
+        """Write the members' networks and the posterior of the result, then the pictures.
+
+        `told` is what sites told after the last round.
+        """
         if members := self.predictive.members:
             self.results.write_tensors(NETWORKS, members)
         if background := self.predictive.background:
             self.results.write_tensors(BACKGROUND, background.tensors())
+        if told:
+            self.results.write_tensors(LAST, told)
         whole = {**frozen_tensors(self.model), **self.predictive.posterior.state_dict()}
         self.results.finish(Posterior.from_state_dict(whole))
         if self.settings.pictures:
             draw(self.results, self.task, self.facts, self._scored)
-        self._tracking.finish()
+        self._tracking.finish(self._export)
         if said := verdict(self.results.result):
             log(WARNING, "%s", said)
         is_last = self.results.result[schema.ROUND] == self.results.rounds[-1][schema.ROUND]
+        for said_last in self.task.said_last(told, self.facts):
+            log(INFO, "%s", said_last)
         for advice in self.task.advice(self.last, self.facts) if is_last else ():
             if "calibrate=" not in advice or "calibrate=" not in said:
                 log(INFO, "%s", advice)
+
+    def _export(self, place: Path) -> None:
+        """Write the model to an empty folder, as `fedbary export` does."""
+        from fedbary.report.exported import export_run
+        from fedbary.report.judged import Goals
+        from fedbary.trained import load
+
+        export_run(load(self.results.path, own_code=True), place, Goals())
 
     def _scored(self) -> Scored:
         """Return the scores of the result; a best round's are made again."""

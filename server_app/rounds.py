@@ -11,7 +11,7 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord
 
 from fedbary.runs.run_folder import RunFolder
-from fedbary.runs.schema import ROUND, is_stale
+from fedbary.runs.schema import CLIENTS, ROUND, UNASKED, is_stale
 from fedbary.runs.sites import write_site_keys
 from fedbary.server_app.recorder import Recorder
 from fedbary.server_app.roster.asker import Asker
@@ -20,6 +20,13 @@ from fedbary.strategies.federation import ASKED_KEY, CLIENTS_KEY, COUNTED_KEY, E
 from fedbary.strategies.gate import at_most
 from fedbary.strategies.internals import FLOWER_LOGGER as logger
 from fedbary.strategies.internals import log
+from fedbary.texts import listed
+
+OFTEN = 4
+"""Answers from which on a site need not wait: so many rounds nearly settle."""
+
+TRAIN_METRICS = 3
+"""Numbers of a training reply beside its arrays."""
 
 
 class Rounds:
@@ -39,12 +46,45 @@ class Rounds:
         self._roster, self._asker, self._recorder = roster, asker, recorder
         self._config = config
         self._trainers: list[int] = []
+        self._unasked: list[str] = []
 
     def trainers(self, server_round: int) -> list[int]:
         """Return the nodes that train in a round."""
         self._roster.note_silent(self._recorder.strategy.unanswered)
-        self._trainers = self._roster.participants(server_round)
+        self._trainers = self._asked(self._roster.participants(server_round), server_round)
         return list(self._trainers)
+
+    def _asked(self, nodes: list[int], server_round: int) -> list[int]:
+        """Return the nodes to ask: those whose budget forbids an answer are passed over.
+
+        Those that may answer seldom wait until the others' rounds are near their end, or as few
+        rounds are left as they have answers. If too few would be left, all are asked.
+        """
+        recorder, size = self._recorder, TRAIN_METRICS
+        if not self._roster.has_budgets:
+            return nodes
+        like = recorder.strategy.method.reply_like(recorder.model.state_dict())
+        size += sum(tensor.numel() for tensor in like.values())
+        lines, name = recorder.results.rounds, self._roster.name
+        begun = {each["site"] for line in lines for each in line.get(CLIENTS, ())}
+        left = {node: self._roster.answers_left(node, size) for node in nodes}
+        able = [node for node in nodes if left[node]]
+        if not recorder.task.near(lines):
+            often = min(OFTEN, max(left.values(), default=0))
+            rounds = recorder.settings.rounds - server_round
+            able = [
+                node
+                for node in able
+                if name(node) in begun or left[node] >= often or left[node] > rounds
+            ]
+        able = able if len(able) >= recorder.settings.min_replies else nodes
+        for node in able:
+            self._roster.heard(node, size)
+        unasked = [name(node) or "" for node in nodes if node not in able]
+        if unasked and unasked != self._unasked:
+            log(INFO, "Not asked, for their budgets are small or spent: %s", listed(unasked))
+        self._unasked = unasked
+        return able
 
     def evaluators(self, server_round: int) -> list[int]:
         """Return the nodes that score the global model after a round."""
@@ -68,7 +108,7 @@ class Rounds:
 
     def measured(self) -> dict[str, Any]:
         """Return the recorded entries of a round beside its scores."""
-        return {}
+        return {UNASKED: self._unasked} if self._unasked else {}
 
     def after(self, round_here: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Put the task's questions to the sites, and record the round.

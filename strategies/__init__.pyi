@@ -1024,6 +1024,37 @@ class LDA(MethodStrategy):
         delta: float = 1e-05,
     ) -> None: ...
 
+class Newton(MethodStrategy):
+    """Newton's method by sums of values, gradients and Hessians."""
+    def __init__(
+        self,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 1.0,
+        min_train_nodes: int = 2,
+        min_evaluate_nodes: int = 2,
+        min_available_nodes: int = 2,
+        weighted_by_key: str = "num-examples",
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
+        train_metrics_aggr_fn: AggregateMetrics | None = None,
+        evaluate_metrics_aggr_fn: AggregateMetrics | None = None,
+        *,
+        min_replies: int = 1,
+        max_skipped: int | None = 3,
+        max_weight_ratio: float | None = None,
+        convention: str | Convention = "fedbary",
+        seed: int = 0,
+        bench: Bench | None = None,
+        keep_models: bool = False,
+        prior_arrays: ArrayRecord | None = None,
+        asynchronous: Asynchronous | None = None,
+        seconds: Callable[[int, float], float] | None = None,
+        journal: Iterable[Mapping[str, Any]] | None = None,
+        federation: Federation | None = None,
+        prior_std: float = 10.0,
+        masked: bool = False,
+    ) -> None: ...
+
 class pFedBayes(MethodStrategy):
     """A posterior of each client's own near a global one (Zhang et al. 2022)."""
     def __init__(

@@ -14,11 +14,29 @@ from fedbary.methods import METHODS
 from fedbary.parts.parameters import declared
 from fedbary.settings.config import completed
 
-OF_NUMBERS = [name for name, m in METHODS.items() if "method" in dict(m().unfit(completed({})))]
-"""The methods that no classification takes."""
 
-OF_CLASSES = [name for name in METHODS if name not in OF_NUMBERS]
+def _taken_by(task):
+    """The methods that a task takes."""
+    settings = completed({"task": task})
+    return [name for name, m in METHODS.items() if "method" not in dict(m().unfit(settings))]
+
+
+OF_CLASSES = _taken_by("classification")
 """The methods that predict classes, as the laws' networks do."""
+
+OF_NUMBERS = [name for name in _taken_by("regression") if name not in OF_CLASSES]
+"""The methods that regressions take, and no classification."""
+
+OF_TERMS = [name for name in METHODS if name not in OF_CLASSES + OF_NUMBERS]
+"""The methods of generalised linear models alone."""
+
+
+def task_words(name):
+    """The words of a task that a method needs beside its own."""
+    if name in OF_TERMS:
+        return {"task": "glm"}
+    return {"task": "regression", "noise": "learned"} if name in OF_NUMBERS else {}
+
 
 NIGHT = bool(os.environ.get("FEDBARY_EVERY_METHOD"))
 night = pytest.mark.skipif(not NIGHT, reason="by night: FEDBARY_EVERY_METHOD=1")

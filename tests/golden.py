@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import yaml
-from every_method import KINDS, OF_NUMBERS, few
+from every_method import KINDS, OF_NUMBERS, OF_TERMS, few
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -39,6 +39,8 @@ EVERY: Words = {
 
 TABLE = {**EVERY, "task": "tables", "dataset": "golden_data:classes", "hidden_units": 3}
 NUMBERS = {**TABLE, "task": "regression", "dataset": "golden_data:numbers", "holdout": 0.0}
+TERMS = {**TABLE, "task": "glm", "family": "multinomial", "terms": "a b", "intercepts": "common",
+         "holdout": 0.0}  # fmt: skip
 IMAGES = {**EVERY, "dataset": "golden_data:images", "model": "mlp"}
 FEATURES = {**EVERY, "dataset": "own_data:bars", "backbone": "own_backbones:tiny", "lr": 0.1}
 POINTS = {"bayesian_layers": 0, "rule": "FedAvg"}
@@ -53,7 +55,8 @@ ASYNCHRONOUS = {"mode": "async", "speeds": "uniform", "rounds": 4, "buffer": 2}
 
 def _of_method(name: str) -> Words:
     method = METHODS[name]
-    words = {**(NUMBERS if name in OF_NUMBERS else TABLE), "method": name, **few(name)}
+    of_task = TERMS if name in OF_TERMS else NUMBERS if name in OF_NUMBERS else TABLE
+    words = {**of_task, "method": name, **few(name)}
     if "particles" in words:
         words["lr"] = 0.003
     if method.needs_bench:

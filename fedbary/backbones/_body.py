@@ -25,7 +25,7 @@ from fedbary.parts.imports import said
 from fedbary.variational.frozen import hash_tensors
 
 ROUNDING = 1e-3
-"""How far floats may lie outside of 0 to 1."""
+"""The most that floats may lie outside of 0 to 1."""
 
 SAY_SECONDS = 10.0
 """Seconds between lines of the log on a pass."""
@@ -194,7 +194,7 @@ class Backbone:
 
     @property
     def said(self) -> str:
-        """What happens to an input before the body, in words."""
+        """The way of an input before the body, in words."""
         return self.transform.said
 
     @property
@@ -211,7 +211,7 @@ class Backbone:
 
 
 SECONDS = 5.0
-"""How long the hub may take to answer at all; its library tries for a minute."""
+"""The time that the hub may take to answer at all; its library tries for a minute."""
 
 _Found = TypeVar("_Found")
 

@@ -183,7 +183,7 @@ class TextBackbone(Backbone):
 
     @property
     def said(self) -> str:
-        """What becomes of a text, in words."""
+        """The way of a text, in words."""
         prompt = f", after the prompt {self.encoder.prompt!r}" if self.encoder.prompt else ""
         pooling = getattr(self.body, "pooling", "")
         return f"up to {self.encoder.longest} tokens of a text{prompt}, pooling {pooling}"

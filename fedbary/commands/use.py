@@ -165,12 +165,11 @@ def select_referrals(
     SettingError
         If there are no held-out examples, or a number is out of its range.
     """
-    from fedbary.predictive import Prediction
     from fedbary.predictive.conformal import repeated_words, together
     from fedbary.predictive.risk import certain, risk_histogram, uncertainty_bins
 
     prediction = trained.scored_by_sites(examples)
-    if not isinstance(prediction, Prediction) or prediction.probs.ndim > 2:
+    if not trained.signature.classes or prediction.probs.ndim > 2:
         raise SettingError("error_rate", error_rate, "none: an example has no single class")
     doubt = ""
     if known is not None and known.y is not None:
@@ -344,35 +343,41 @@ def predict(
 
 def export(
     run: Run,
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
+    folder: Annotated[Path, typer.Argument(metavar="DEST")],
     samples: Samples = None,
     level: Level = None,
     site: ForSite = None,
+    sensitivity: Sensitivity = 0.9,
+    alerts: Alerts = 0.05,
     own_code: OwnCode = False,
-    force: Force = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
 ) -> None:
-    """Write a federation's model as one ONNX graph.
+    """Write a federation's model as a folder that loads elsewhere, without fedbary.
 
-    RUN is the folder of a run that has ended. MODEL is the file to write. The command needs the
+    RUN is the folder of a run that has ended. DEST is the folder to write. The command needs the
     extra `onnx`.
 
-    The graph holds drawn networks. Its inputs are float32 images, whose bytes were divided by 255,
-    or float64 rows in their own units, any number of them. Its outputs are the mean of the
-    networks' probabilities, or mean and variance of a number, then the uncertainty, and each
-    network's answer. With `--samples 0` it is the network of the posterior's means. A run with
-    conformal sets adds these, or the ends of intervals.
+    The folder holds model.onnx, posterior.safetensors, schema.json, thresholds.json, card.md and
+    README.md with lines of Python that load it. The graph holds drawn networks. Its inputs are
+    float32 images, whose bytes were divided by 255, or float64 rows in their own units, any number
+    of them. Its outputs are the mean of the networks' probabilities, or mean and variance of a
+    number, then the uncertainty, and each network's answer. With `--samples 0` it is the network of
+    the posterior's means. A run with conformal sets adds these, or the ends of intervals. A run of
+    coefficients has coefficients.csv.
 
-    Examples: `fedbary export runs/RUN model.onnx --samples 20`; `fedbary export runs/RUN mean.onnx
-    --samples 0`.
+    Examples: `fedbary export runs/RUN model`; `fedbary export runs/RUN model --samples 20`.
     """
-    from fedbary.trained import load, writing
+    from fedbary.report.exported import write_export
+    from fedbary.report.judged import Goals
+    from fedbary.trained import load
 
-    trained = load(run, own_code)
-    writing.require_free([model], force)
-    with writing.only_writer(model, force=force), warnings_told():
-        held = trained.export(model, samples, level=level, site=site)
-    several = f"{held} networks" if held > 1 else "one network, of the means"
-    print(f"Model: {model}, {several if held else 'in closed form'}")
+    trained, goals = load(run, own_code), Goals(sensitivity, alerts)
+    how = {"samples": samples, "level": level, "site": site}
+    with warnings_told():
+        held = write_export(trained, folder, force, goals=goals, **how)
+    several = f"{held} networks" if held and held > 1 else "one network, of the means"
+    said = "coefficients" if held is None else several if held else "in closed form"
+    print(f"Export: {folder}, {said}")
 
 
 def audit(
@@ -412,6 +417,10 @@ def evaluate(
     level: Level = None,
     site: ForSite = None,
     target: Target = "",
+    at: Annotated[
+        float | None,
+        typer.Option(help="Survival: score the risk until this time.", show_default="the run's"),
+    ] = None,
     output: Annotated[Path, typer.Option(help="Folder to write.")] = Path("evaluation"),
     sensitivity: Sensitivity = 0.9,
     alerts: Alerts = 0.05,
@@ -433,9 +442,11 @@ def evaluate(
     from fedbary.figures.run_pictures import set_size_picture
     from fedbary.report.judged import Goals, write_evaluation
     from fedbary.runs.conformal_kept import table_of_sites
+    from fedbary.tasks.survival import Survival
     from fedbary.texts import alike
     from fedbary.trained import load, writing
     from fedbary.trained.judgement import scores, set_scores
+    from fedbary.trained.risks import hazards
 
     trained = warn_if_untrained(load(run, own_code))
     writing.require_free([output], force)
@@ -444,13 +455,20 @@ def evaluate(
         raise SettingError("data", str(data), "a row whose levels the model knows")
     has_sets = trained.sites or level is not None or site is not None
     if examples.y is None:
-        allowed = "labelled examples: y in an .npz, folders named as classes, the target's column"
+        allowed = "labelled examples: y in an .npz, folders named as classes, the target's column; "
+        allowed += "of survival also the column of events"
         raise SettingError("data", str(data), allowed)
     if count := int(trained.trained_on(examples).sum()):
         tell(f"{data}: {count} of {len(examples.names)} examples {trained.called(examples)}")
     if has_sets and (doubt := trained.doubt(examples)):
         tell(f"{data}: {doubt}, so coverage has no interval")
-    prediction = trained.predict(examples, samples)
+    if isinstance(trained.task, Survival):
+        with warnings_told():
+            prediction = hazards(trained, examples, at)
+    elif at is not None:
+        raise SettingError("--at", at, f"none for a run of task={trained.settings.task}")
+    else:
+        prediction = trained.predict(examples, samples)
     with warnings_told():
         found = scores(trained, prediction, examples, by)
     covered: dict[str, list[Any]] = {}
@@ -509,8 +527,8 @@ def _to_person(
     from fedbary.predictive import Prediction
     from fedbary.trained.judgement import CONFIDENCE, referral
 
-    if not isinstance(prediction, Prediction):
-        allowed = "none for a regression: its interval shows the uncertainty"
+    if not isinstance(prediction, Prediction) or not trained.signature.classes:
+        allowed = "none without classes: an interval shows the uncertainty"
         raise SettingError("error_rate", error_rate, allowed)
     if known.y is None:
         raise SettingError("held_out", "examples without labels", "labelled examples")
@@ -591,12 +609,14 @@ def coefficients(
 
     Coefficients are in the columns' own units, levels against the first one, classes against the
     first. The folder gets coefficients.csv, with each site's own estimates and those without it,
-    and forest.png; of task=survival family=hazard also survival.csv, the survival of all sites.
+    and forest.png. Of task=survival it also gets the sites' curves, survival.csv and survival.png,
+    and calibration.csv.
 
     Examples: `fedbary coefficients runs/RUN`; `fedbary coefficients runs/RUN --site north
     --without-each --level 0.9`.
     """
-    from fedbary.trained import load, writing
+    from fedbary.tasks.survival import Survival
+    from fedbary.trained import load, risks, writing
 
     writing.require_free([output], force)
     trained = load(run, own_code)
@@ -606,8 +626,12 @@ def coefficients(
         with spared("forest.png", tell):
             writing.write_picture(folder / "forest.png", found.picture())
         writing.write_table(folder / "coefficients.csv", found.table)
-        if "cuts" in trained.facts:
-            from fedbary.trained.risks import survival_of
-
-            writing.write_table(folder / "survival.csv", survival_of(trained.facts, level))
+        if isinstance(trained.task, Survival):
+            if curves := risks.survival_of(trained, level):
+                writing.write_table(folder / "survival.csv", curves)
+            with spared("survival.png", tell):
+                if (drawn := risks.picture(trained, level)) is not None:
+                    writing.write_picture(folder / "survival.png", drawn)
+            if (bins := risks.calibration(trained)) is not None:
+                writing.write_table(folder / "calibration.csv", vars(bins))
     print(f"{said}\nCoefficients: {output}")

@@ -40,6 +40,10 @@ FEWEST = 5
 FAR = 12.0
 """Distance from the other sites that no site of another population has."""
 
+WIDE = 1e4
+"""Standard deviation in those of the other sites, beyond which a site is named whatever its mean.
+The others' numbers are then as one to a common scale."""
+
 SCALED, ALIKE, APART = math.log(6.5), 0.4, 1.0
 """Least factor that needs no unit; how far those of mean and deviation may differ, both as
 logarithms; least distance."""
@@ -76,6 +80,8 @@ class Far:
         s², the median variance s₀², and the robust deviation of the sites' means, b.
     units : tuple of str
         What may explain it, the likeliest first; empty if no factor or unit does.
+    spread : float
+        s/s₀, if it is beyond `WIDE`; else 1.
     """
 
     site: int
@@ -84,6 +90,7 @@ class Far:
     others: float
     distance: float
     units: tuple[str, ...] = ()
+    spread: float = 1.0
 
 
 def far_sites(sums: Sequence[Sums]) -> list[Far]:
@@ -122,6 +129,8 @@ def far_sites(sums: Sequence[Sums]) -> list[Far]:
         found |= _affine(mean, var, centre, usual, slope, shift) & (distance >= AFFINE_APART)
     if len(sums) == 2:
         found &= mean > centre
+    wide = spread.exp().where((spread > math.log(WIDE)) & (usual > 0), 1.0)
+    found |= wide > 1
     return [
         Far(
             site,
@@ -130,6 +139,7 @@ def far_sites(sums: Sequence[Sums]) -> list[Far]:
             float(centre[site, column]),
             float(distance[site, column]),
             _units(*(t[site, column] for t in (distance, mean, var, centre, usual))),
+            float(wide[site, column]),
         )
         for column, site in found.T.nonzero().tolist()
     ]
@@ -196,6 +206,7 @@ def lines(sums: Mapping[str, Sums], columns: Sequence[str]) -> Iterator[str]:
         said = f"{name} (mean {far.mean:.4g}, elsewhere {far.others:.4g}, "
         said += f"{far.distance:.1f} standard deviations away"
         said += f"; {' or '.join(far.units)}" if far.units else ""
+        said += f"; spread {far.spread:.1g} times as elsewhere" if far.spread > 1 else ""
         found.setdefault(far.column, []).append(f"{said})")
     for place, far_off in sorted(found.items()):
         yield f"column {columns[place]} may have another unit at {', '.join(far_off)}"

@@ -26,6 +26,7 @@ class Shard:
     """One client's inputs and targets: what it trains on, and what it holds out.
 
     `independent` marks one held-out row of each group, (n,) bool; None where all rows count.
+    `groups` are those of the rows that it trains on; None where each stands alone.
     """
 
     x: Tensor
@@ -33,6 +34,7 @@ class Shard:
     x_held_out: Tensor
     y_held_out: Tensor
     independent: Tensor | None = None
+    groups: Tensor | None = None
 
 
 TEST_FRACTION = 0.1
@@ -318,7 +320,8 @@ def _shard(
     drawn = None
     if groups is not None:
         drawn = one_of_each(groups[held_out], deal.derived("independent", key))
-    return Shard(x[train], y[train], x[held_out], y[held_out], drawn)
+        groups = groups[train]
+    return Shard(x[train], y[train], x[held_out], y[held_out], drawn, groups)
 
 
 def _apart(

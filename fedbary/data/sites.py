@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
+from fedbary.data.ids import SHORTEST_KEY
 from fedbary.errors import SettingError
 
 LONGEST_NAME = 64
@@ -16,6 +17,14 @@ LONGEST_NAME = 64
 WITHHOLDABLE = ("label-counts", "seconds", "scores", "answers")
 """Facts that a site may withhold: its number of examples of each class, its training time, its
 losses and scores, and its answers to a task's questions, such as sums of columns."""
+
+
+UNBOUNDED = -1
+"""The answer of a site without a budget to how many numbers it may still send."""
+
+
+SHAREABLE = ("estimate",)
+"""What a site may share: its own estimates, beside those of all sites, in tables and pictures."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,16 @@ class Limits:
     max_columns: float = 0.33
     budget: float = 0.25
 
+    def stricter(self, **others: float | None) -> Limits:
+        """Return the stricter of these limits and others, by their names; None is no limit."""
+        found = {name: limit for name, limit in others.items() if limit is not None}
+        for name in found.keys() & {"min_rows", "min_cell"}:
+            found[name] = max(found[name], getattr(self, name))
+        for name in found.keys() & {"max_columns", "budget"}:
+            own = getattr(self, name)
+            found[name] = min(found[name], own or math.inf if name == "budget" else own)
+        return replace(self, **found)  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True)
 class Site:
@@ -63,6 +82,10 @@ class Site:
         Facts of `WITHHOLDABLE` that it does not tell the server.
     limits : Limits, optional
         Limits of what it tells of its rows; None for the task's.
+    shared : frozenset of str
+        Words of `SHAREABLE`; a partition shares all.
+    id_key : str
+        The sites' common key, by which a look compares ids; "" for none.
     """
 
     name: str
@@ -73,6 +96,8 @@ class Site:
     state_path: str = ""
     withheld: frozenset[str] = frozenset()
     limits: Limits | None = None
+    shared: frozenset[str] = frozenset(SHAREABLE)
+    id_key: str = field(default="", repr=False)
 
     @property
     def key(self) -> int:
@@ -86,7 +111,8 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
     Known keys: ``data-path``; ``partition-id`` with ``num-partitions``; ``name``, by default a
     digest of the path, which does not show it; ``cpus``; ``state-path``; ``withhold``, words of
     `WITHHOLDABLE` with spaces between, or ``all``; ``min-rows``, ``min-cell``,
-    ``max-columns`` and ``budget``, the numbers of `Limits`. Other keys are ignored.
+    ``max-columns`` and ``budget``, the numbers of `Limits`; ``share``, words of `SHAREABLE`;
+    ``id-key``, text that all sites share and the server lacks. Other keys are ignored.
 
     Raises
     ------
@@ -94,7 +120,10 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
         If it says neither which partition the node holds nor where its own data lie.
     """
     path, cpus = str(node_config.get("data-path", "")), _whole(node_config, "cpus", 0)
-    state_path, withheld = str(node_config.get("state-path", "")), _withheld(node_config)
+    state_path, withheld = (
+        str(node_config.get("state-path", "")),
+        _words(node_config, "withhold", WITHHOLDABLE),
+    )
     if "partition-id" in node_config or "num-partitions" in node_config:
         partitions = _whole(node_config, "num-partitions", 1)
         partition = _whole(node_config, "partition-id", 0)
@@ -102,14 +131,24 @@ def site_from(node_config: Mapping[str, bool | int | float | str]) -> Site:
             allowed = f"a whole number below num-partitions, {partitions}"
             raise SettingError("node config: partition-id", partition, allowed)
         name = str(node_config.get("name", f"partition {partition}"))
-        return Site(name, path, partition, partitions, cpus, state_path, withheld)
+        found = Site(name, path, partition, partitions, cpus, state_path, withheld)
+        return replace(found, id_key=_id_key(node_config))
     if not path:
         allowed = "data-path, the site's own data, or partition-id with num-partitions"
         raise SettingError("node config", dict(node_config), allowed)
     unnamed = f"site {hashlib.sha256(path.encode()).hexdigest()[:8]}"
     name = str(node_config.get("name", unnamed))
-    limits = _limits(node_config)
-    return Site(name, path, cpus=cpus, state_path=state_path, withheld=withheld, limits=limits)
+    limits, shared = _limits(node_config), _words(node_config, "share", SHAREABLE)
+    key = _id_key(node_config)
+    return Site(name, path, None, 0, cpus, state_path, withheld, limits, shared, key)
+
+
+def _id_key(config: Mapping[str, bool | int | float | str]) -> str:
+    key = str(config.get("id-key", ""))
+    if 0 < len(key) < SHORTEST_KEY:
+        allowed = f"{SHORTEST_KEY} characters or more, the same at all sites, unknown to the server"
+        raise SettingError("node config: id-key", f"{len(key)} characters", allowed)
+    return key
 
 
 def _limits(config: Mapping[str, bool | int | float | str]) -> Limits | None:
@@ -121,12 +160,13 @@ def _limits(config: Mapping[str, bool | int | float | str]) -> Limits | None:
     return Limits(**told) if told else None  # type: ignore[arg-type]
 
 
-def _withheld(config: Mapping[str, bool | int | float | str]) -> frozenset[str]:
-    words = str(config.get("withhold", "")).replace(",", " ").split()
-    if unknown := [word for word in words if word not in (*WITHHOLDABLE, "all")]:
-        allowed = ", ".join([*WITHHOLDABLE, "all"])
-        raise SettingError("node config: withhold", unknown[0], allowed)
-    return frozenset(WITHHOLDABLE if "all" in words else words)
+def _words(
+    config: Mapping[str, bool | int | float | str], key: str, known: Sequence[str]
+) -> frozenset[str]:
+    words = str(config.get(key, "")).replace(",", " ").split()
+    if unknown := [word for word in words if word not in (*known, "all")]:
+        raise SettingError(f"node config: {key}", unknown[0], ", ".join([*known, "all"]))
+    return frozenset(known if "all" in words else words)
 
 
 def _whole(config: Mapping[str, bool | int | float | str], key: str, least: int) -> int:

@@ -9,6 +9,8 @@ suffices.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -41,6 +43,29 @@ def principal(moments: Tensor, count: int, whiten: bool) -> Tensor:
         return first
     told = values > RANK * values[0]
     return torch.where(told, first / values.clamp_min(RANK * float(values[0])).sqrt(), 0.0)
+
+
+def dependent(correlations: Tensor, least: float) -> Iterator[tuple[int, list[int], Tensor]]:
+    """Yield each column that independent ones before determine: its place, theirs, their weights.
+
+    Parameters
+    ----------
+    correlations : Tensor
+        Correlations of columns, (D, D) float64.
+    least : float
+        Part of a column's variance that others leave, at or below which they determine it.
+    """
+    inverse, kept = torch.zeros_like(correlations), list[int]()  # of the Cholesky factor
+    for place in range(len(correlations)):
+        inner, told = inverse[: len(kept), : len(kept)], correlations[kept, place]
+        before = inner @ told
+        left = float(correlations[place, place] - before @ before)
+        if left > least:
+            inverse[len(kept), : len(kept)] = -(before @ inner) / math.sqrt(left)
+            inverse[len(kept), len(kept)] = 1 / math.sqrt(left)
+            kept.append(place)
+        else:
+            yield place, [*kept], inner.T @ before
 
 
 CONSTANT = 1e-12

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,6 +125,11 @@ class Document:
         The heading.
     name
         Name of the pages, before `.md` and `.html`.
+
+    Attributes
+    ----------
+    numbers : dict
+        Numbers of the page that programs read, by name.
     """
 
     def __init__(self, folder: Path, title: str, name: str = "report") -> None:
@@ -133,6 +138,7 @@ class Document:
         self._name = name
         self._parts = [f"# {escape(title)}"]
         self._drawn: Counter[str] = Counter()
+        self.numbers: dict[str, Any] = {}
 
     def heading(self, text: str, level: int = 2) -> None:
         """Add a heading."""
@@ -164,6 +170,23 @@ class Document:
             write_small(figure, self._folder / "figures" / f"{name}.png")
             named.append(f"![{name}](figures/{name}.png)")
         self._parts.append(" ".join(named) + f"\n\n{italic(caption)}")
+
+    def section(self, heading: str) -> list[str]:
+        """Return the texts and tables below a heading, without pictures; none without it.
+
+        An empty heading gives what comes before the first.
+        """
+        level = f"## {escape(heading)}" if heading else self._parts[0]
+        if level not in self._parts:
+            return []
+        rest = self._parts[self._parts.index(level) + 1 :]
+        until = next((k for k, part in enumerate(rest) if part.startswith("## ")), len(rest))
+        return [part for part in rest[:until] if not part.startswith("![")]
+
+    @property
+    def headings(self) -> list[Markup]:
+        """Headings of the sections."""
+        return [Markup(part[3:]) for part in self._parts if part.startswith("## ")]
 
     def write(self) -> None:
         """Write the two pages."""

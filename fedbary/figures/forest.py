@@ -55,7 +55,7 @@ def forest(names: Sequence[str], outcomes: Mapping[str, Forest], label: str, rat
     for axes, (outcome, held) in zip(panels, outcomes.items(), strict=False):
         span = _span(held)
         own, stds = np.clip(held.sites[:, 0], *span), held.sites[:, 1]
-        sizes = np.nan_to_num((np.nanmin(stds, 0) / stds) ** 2)
+        sizes = np.nan_to_num((np.nanmin(stds, 0, initial=np.inf) / stds) ** 2)
         axes.axvline(shown(0.0), color=GREY, linewidth=0.8)
         for site, size in zip(own, sizes, strict=True):
             axes.scatter(shown(site), places + 0.25, 2 + 20 * size, GREY, alpha=0.7, linewidths=0)

@@ -34,10 +34,12 @@ def risk_calibration(bins: Bins, event: str) -> Figure:
     """Draw observed against predicted risk, a point a group with its 95 % interval, in per cent."""
     figure, axes = _panel(f"Predicted risk of {event} (%)", f"Observed {event} (%)", "Calibration")
     at, held = 100 * bins.risk, 100 * bins.observed
-    ends = np.abs(100 * np.stack([bins.low, bins.high]) - held)
+    ends = np.nan_to_num(np.abs(100 * np.stack([bins.low, bins.high]) - held))
     axes.plot([0, 100], [0, 100], "--", color="black", linewidth=1, label="Perfect")
     axes.errorbar(at, held, ends, fmt="o", color=BLUE, markersize=5, label="Tenths of the rows")
-    axes.set(xlim=(0, 1.1 * at.max()), ylim=(0, min(101, 125 * bins.high.max())))
+    axes.set(
+        xlim=(0, 1.1 * at.max()), ylim=(0, min(101, 1.25 * np.nanmax([*(held + ends[1]), *at])))
+    )
     axes.legend(fontsize=8, loc="upper left")
     return figure
 

@@ -49,6 +49,13 @@ class Joint(ABC):
             found: Tensor = torch.autograd.functional.hessian(total, weights.flatten())
         return found
 
+    def expanded(self, head: Head, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return n times the loss at a vector of parameters, its gradient and its Hessian.
+
+        The vector is the layer's weights; a loss with further parameters has these behind them.
+        """
+        return head.of_layer(vector)
+
 
 @dataclass(frozen=True)
 class Profiled(Joint):
@@ -96,13 +103,26 @@ class Profiled(Joint):
         """Return the Schur complement of the Hessian in weights and a, (p, p)."""
         outputs = features @ weights.T
         bent = output_hessians(self.nll, outputs + self.intercept(outputs, y), y)
+        inner, across, corner = self._blocks(features, bent)
+        return inner - across @ torch.linalg.solve(corner, across.T)
+
+    def scores(self, features: Tensor, weights: Tensor, y: Tensor) -> Tensor:
+        """Return each row's gradient less what a takes of it, s − H_wa H_aa⁻¹ s_a, (n, p)."""
+        outputs = features @ weights.T
+        pull, bent = slopes_and_hessians(self.nll, outputs + self.intercept(outputs, y), y)
+        _, across, corner = self._blocks(features, bent)
+        return _of_rows(pull, features) - pull @ torch.linalg.solve(corner, across.T)
+
+    def _blocks(self, features: Tensor, bent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the Hessian's blocks in weights, in weights and a, and in a."""
+        outputs = bent[:, 0]
         with_ones = torch.cat([features, torch.ones_like(features[:, :1])], 1)
         joint = Full(outputs.shape[1], with_ones.shape[1])
         side = joint.outputs * joint.inputs
         matrix = unpacked(joint.expand(with_ones, bent)["precision"], side)
         last = torch.arange(side) % joint.inputs == joint.inputs - 1
-        across, corner = matrix[~last][:, last], matrix[last][:, last] + self.ridge(outputs)
-        return matrix[~last][:, ~last] - across @ torch.linalg.solve(corner, across.T)
+        corner = matrix[last][:, last] + self.ridge(outputs)
+        return matrix[~last][:, ~last], matrix[~last][:, last], corner
 
 
 class Head:
@@ -163,6 +183,18 @@ class Head:
             return {"precision": packed(nll.hessian(self.features, weights, y))}
         return structure.expand(self.features, output_hessians(nll, self.features @ weights.T, y))
 
+    def expanded(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return `loss` at a vector of all parameters, its gradient (p,) and Hessian (p, p)."""
+        nll = self.local.nll
+        return nll.expanded(self, vector) if isinstance(nll, Joint) else self.of_layer(vector)
+
+    def of_layer(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return `expanded` where the parameters are the layer's weights, row by row."""
+        weights = vector.view(-1, self.features.shape[1])
+        loss, gradient = self.loss_and_gradient(weights)
+        held = self.curvature(Full(*weights.shape), weights)["precision"]
+        return loss, gradient.flatten(), unpacked(held, len(vector))
+
     def _of(self, outputs: Tensor) -> Tensor:
         return self.local.nll(outputs, self.local.y) * len(outputs)
 
@@ -208,6 +240,19 @@ def slopes_and_hessians(
             for each in pull.unbind(1)
         ]
     return pull.detach(), torch.stack(rows, 1)
+
+
+def row_scores(
+    nll: Callable[[Tensor, Tensor], Tensor], features: Tensor, weights: Tensor, y: Tensor
+) -> Tensor:
+    """Return each row's part of the gradient of n times a loss, (n, p), weights row by row."""
+    if isinstance(nll, Profiled):
+        return nll.scores(features, weights, y)
+    return _of_rows(slopes_and_hessians(nll, features @ weights.T, y)[0], features)
+
+
+def _of_rows(pull: Tensor, features: Tensor) -> Tensor:
+    return (pull[:, :, None] * features[:, None]).flatten(1)
 
 
 def _last(model: nn.Module) -> nn.Linear:

@@ -29,9 +29,25 @@ The biases of Gaussian layers are Gaussian, too (`prepare`): as points, rules wo
 size beside weights by precision. The other layers' tensors are points. The pass costs about one
 epoch.
 
+Its relatives differ in what weighs the mean, and in what the next round begins with:
+
+- Fisher-weighted averaging (Matena and Raffel 2022) merges finished networks once, by the Fisher of
+  each. Sizes and a prior are not in its weights.
+- FedFisher (Jhunjhunwala, Wang and Joshi 2024) minimises Σ n_k (θ − θ_k)ᵀ F_k (θ − θ_k) at the
+  server in one round. With a diagonal F_k the minimum is the mean here.
+- FedCurv (Shoham et al. 2019) averages by size. The Fishers of other clients hold local steps.
+- `method=FOLA` (Liu et al. 2021) has the weighted mean and such a penalty. Its Fisher is the mean
+  over the rounds.
+- `method=FedLPA` (Liu et al. 2024) has Kronecker factors in place of a diagonal, in one round.
+- `method=FedPA` (Al-Shedivat et al. 2021) takes a covariance from SGD's iterates, without a pass.
+- `method=Laplace` has the product of RKLB with `share`, of empirical Fishers: squared gradients at
+  the labels that occurred.
+
 References: Martens 2020 (New insights and perspectives on the natural gradient method); Ritter,
 Botev and Barber 2018 (A scalable Laplace approximation for neural networks); Matena and Raffel 2022
-(Merging models with Fisher-weighted averaging).
+(Merging models with Fisher-weighted averaging); Jhunjhunwala, Wang and Joshi 2024 (FedFisher:
+leveraging Fisher information for one-shot federated learning); Shoham et al. 2019 (Overcoming
+forgetting in federated learning on non-IID data).
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def _write_secret(
 
 
 SUPERLINK_SECONDS = 180
-"""How long a machine with much else to do may take to start one."""
+"""The time that a machine with much else to do may take to start one."""
 
 
 def wait_for_superlink(

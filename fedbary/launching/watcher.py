@@ -28,7 +28,7 @@ MARK_VARIABLE = "FEDBARY_STARTED_BY"
 """Environment variable of all that a command has started: its mark."""
 
 PREFIX = "fedbary-"
-"""How the names of temporary folders begin."""
+"""The beginning of the names of temporary folders."""
 
 _END = b"\0"
 

@@ -27,9 +27,9 @@ def of_every_method(method: Method, run: Settings) -> Unfit:
     kind, named = type(method), f"method={method.name}"
     if method.deterministic not in (None, run.bayesian_layers == 0):
         yield "bayesian_layers", f"{'0' if run.bayesian_layers else '1 or more'} for {named}"
-    if run.inference == "laplace" and "covariance" not in declared(kind):
-        yield "inference", f"another value for {named}: laplace is for method=PVI"
     own = {*unused_by(kind), *declared(kind)}
+    if run.inference == "laplace" and not own & {"covariance", "inference"}:
+        yield "inference", f"another value for {named}: laplace is for method=PVI"
     if run.local.kl_weight == "share" and "prior" in own:
         why = "share spreads the run's prior over the clients, and the method has its own"
         yield "kl_weight", f"a number for {named}: {why}"

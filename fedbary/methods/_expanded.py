@@ -92,6 +92,40 @@ class Product:
     applied: Callable[[Tensor], Tensor]
 
 
+def rounding(structure: Structure, received: Tensors) -> float:
+    """Return the most by which messages of few digits lower a full cavity's precisions.
+
+    A softmax has directions that only the prior holds, and rounding may turn them negative: then
+    the client has no mode. So much is added about M, the mode of all, which stays where it is.
+    """
+    if not structure.undamped:
+        return 0.0
+    held = received["cavity/precision"]
+    return math.sqrt(2) * torch.finfo(held.dtype).eps * float(held.double().norm())
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A full site's claims on its rows.
+
+    Attributes
+    ----------
+    bent, slope : float
+        The largest entries of the curvature P, and of the likelihood's slope at W, the client's
+        mode.
+    spread : float
+        ⟨W, P W⟩.
+    away : callable
+        Takes V (outputs, inputs) and returns ½ ⟨V − C, Λ (V − C)⟩, with the mode C and the
+        precision Λ of the prior times the other sites.
+    """
+
+    bent: float
+    slope: float
+    spread: float
+    away: Callable[[Tensor], float]
+
+
 @dataclass(frozen=True)
 class Expanded:
     """The sites of a last layer under a structure.
@@ -165,27 +199,34 @@ class Expanded:
         centre = head.weights
         told = {n: received[f"cavity/{n}"].to(centre) for n in (SLOPE, *structure.sizes())}
         slope = told.pop(SLOPE).view_as(centre)
-        metrics = local.infer(Quadratic(structure, told, self.prior_precision, slope, centre))
+        ridge = self.prior_precision + rounding(structure, received)
+        metrics = local.infer(Quadratic(structure, told, ridge, slope, centre))
         mode, power = head.weights, 1 / local.training.kl_weight
         found = {n: power * t for n, t in head.curvature(structure, mode).items()}
         slope = power * head.gradient(mode) + structure.product(found)(centre - mode)
         site = {f"site/{n}": t for n, t in {SLOPE: slope.flatten(), **found}.items()}
         return Fitted({n: t.to(head.layer.weight.dtype) for n, t in site.items()}, metrics)
 
-    def claimed(self, server: Server, reply: Reply) -> tuple[float, float, float]:
+    def claimed(self, server: Server, reply: Reply) -> Claim:
         """Return what a reply of a full site says of its rows.
 
-        The largest entry of the curvature P; the largest of the slope R + P (W − M) of its
-        likelihood at W, the mode that its client has found: that of the product with the reply in
-        its site's place; and ⟨W, P W⟩.
+        W is the mode that its client has found: that of the product with the reply in its site's
+        place. The likelihood's slope there is R + P (W − M).
         """
         structure, mean = self.structure(server.model), self.mean(server.model)
         site = {n: reply.tensors[f"site/{n}"].double() for n in (SLOPE, *structure.sizes())}
-        sites = {**dict(self.sites(server.state, structure)), reply.client: site}
-        mode, times = self._product(structure, mean, sites).mode, structure.product(site)
+        others = {n: s for n, s in self.sites(server.state, structure) if n != reply.client}
+        mode = self._product(structure, mean, {**others, reply.client: site}).mode
+        times, without = structure.product(site), self._product(structure, mean, others)
         slope = site[SLOPE].view_as(mean) + times(mode - mean)
         bent = unpacked(site["precision"], mean.numel()).diagonal()
-        return float(bent.max()), float(slope.abs().max()), float((mode * times(mode)).sum())
+
+        def away(at: Tensor) -> float:
+            move = at - without.mode
+            return float((move * without.applied(move)).sum()) / 2
+
+        spread = float((mode * times(mode)).sum())
+        return Claim(float(bent.max()), float(slope.abs().max()), spread, away)
 
     def reply_like(self, model: Tensors) -> Tensors:
         """Return the slope and the statistics of a site."""

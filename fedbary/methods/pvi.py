@@ -56,7 +56,7 @@ from torch import Tensor
 from fedbary.errors import SettingError
 from fedbary.gaussian import Factor, gaussian_pairs
 from fedbary.methods._conditions import Unfit
-from fedbary.methods._expanded import Expanded
+from fedbary.methods._expanded import Claim, Expanded
 from fedbary.methods._method import Arrival, Fitted, Inherited, Local, Reply, Server, Tensors
 from fedbary.methods._sites import ServerFactorMethod
 from fedbary.parts.parameters import Positive, ShareOrZero
@@ -176,6 +176,10 @@ class PVI(ServerFactorMethod):
     def step_length(self, model: Tensors, state: Tensors) -> float | None:
         """Return the step in standard errors of full Laplace sites, which know these."""
         return self.expanded.step_length(model, state) if self.covariance == "full" else None
+
+    def claimed(self, server: Server, reply: Reply) -> Claim:
+        """Return what a reply of a full site says of its rows, see `Expanded.claimed`."""
+        return self.expanded.claimed(server, reply)
 
     def arrive(self, server: Server, arrivals: Sequence[Arrival]) -> tuple[Tensors, Tensors]:
         """Replace the sites of those that replied, and multiply all."""

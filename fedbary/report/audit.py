@@ -77,9 +77,10 @@ def audit(run: Path, records: Sequence[Path]) -> tuple[list[str], bool]:
     with as_written(run):
         events, damaged = read_record(run / RECORD)
         exchanges = exchanges_of(events)
-        names = {(e["run"], e["node"]): str(e["site"].get("name")) for e in events if "site" in e}
-        lines = [*_who(events), *_sites(events), *_rounds(exchanges), *_traffic(exchanges, names)]
-        lines += _refusals(run, events, names)
+        names = names_of(events)
+        lines = [*_who(events), *_sites(events), *_rounds(exchanges)]
+        lines += _traffic(traffic(exchanges, names))
+        lines += refusals(run, events, names)
         files = [file for place in records for file in _files(place)]
         files = files or sorted(run.glob(f"{CLIENTS}/*/{SITE_RECORDS}/*.jsonl"))
         lines.append("")
@@ -112,6 +113,11 @@ def exchanges_of(events: Sequence[Event]) -> list[Exchange]:
         elif event["event"] in ("answered", "error") and event["number"] in open_:
             open_.pop(event["number"]).came = event
     return found
+
+
+def names_of(events: Sequence[Event]) -> dict[tuple[str, str], str]:
+    """Return the sites' names in a server's record, by Flower's run and the node."""
+    return {(e["run"], e["node"]): str(e["site"].get("name")) for e in events if "site" in e}
 
 
 def compared(exchanges: Sequence[Exchange], told: Sequence[Event]) -> tuple[str, list[str]]:
@@ -204,7 +210,14 @@ def _rounds(exchanges: Sequence[Exchange]) -> Iterator[str]:
         yield f"round {number}: {min(of_round)} to {max(of_round)}"
 
 
-def _traffic(exchanges: Sequence[Exchange], names: Mapping[Any, str]) -> Iterator[str]:
+def traffic(
+    exchanges: Sequence[Exchange], names: Mapping[Any, str]
+) -> dict[tuple[str, str], Counter[str]]:
+    """Return the sums of each site's messages of a kind, by the site's name and the kind.
+
+    The sums are of ``messages``, of those that were ``answered``, ended in an ``error`` or stayed
+    ``silent``, and of ``numbers`` and ``bytes``, ``to it`` and ``from it``.
+    """
     totals: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for each in exchanges:
         kind = " ".join(filter(None, [each.asked["kind"], each.asked.get("question")]))
@@ -214,7 +227,11 @@ def _traffic(exchanges: Sequence[Exchange], names: Mapping[Any, str]) -> Iterato
         for way, side in (("to it", each.asked), ("from it", each.came)):
             for what in ("numbers", "bytes"):
                 total[f"{what} {way}"] += side.get(what, 0)
-    for (name, kind), total in sorted(totals.items()):
+    return dict(sorted(totals.items()))
+
+
+def _traffic(totals: Mapping[tuple[str, str], Counter[str]]) -> Iterator[str]:
+    for (name, kind), total in totals.items():
         rest = "".join(f", {total[k]} {k}" for k in ("error", "silent") if total[k])
         yield one_line(
             f"{name}: {kind}, {total['messages']} messages{rest}; to it {total['numbers to it']:,}"
@@ -224,7 +241,7 @@ def _traffic(exchanges: Sequence[Exchange], names: Mapping[Any, str]) -> Iterato
         )
 
 
-def _refusals(run: Path, events: Sequence[Event], names: Mapping[Any, str]) -> list[str]:
+def refusals(run: Path, events: Sequence[Event], names: Mapping[Any, str]) -> list[str]:
     """Return the sites' errors, the nodes left out and the replies refused, with reasons."""
     found = []
     for event in events:

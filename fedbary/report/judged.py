@@ -20,6 +20,8 @@ from fedbary.report.results import Metric
 from fedbary.scores import binary
 from fedbary.scores.metrics import Roc, accuracy_after_rejection
 from fedbary.scores.regression import LEVELS
+from fedbary.scores.survival import calibration
+from fedbary.tasks.survival import Hazards
 from fedbary.trained.judgement import Judged
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ LABELS = {
         Metric("auroc", "AUROC, %", 100, 1),
         Metric("sensitivity", "Sensitivity, %", 100, 1),
         Metric("rmse", "RMSE"),
+        Metric("c_index", "C"),
+        Metric("predicted_risk", "Predicted risk, %", 100, 1),
+        Metric("observed_risk", "Observed risk, %", 100, 1),
         Metric("crps", "CRPS"),
         Metric("sharpness", "Mean standard deviation"),
         *(Metric(f"coverage_{level}", f"In the {level} % interval, %", 100, 1) for level in LEVELS),
@@ -240,6 +245,11 @@ def add_judgement(
 
     `known` is whether the rows are independent, so that rates have intervals.
     """
+    if isinstance(prediction, Hazards):
+        if prediction.risk is not None:
+            risk, (time, event) = prediction.risk.numpy(), y.double().numpy().T
+            add_risks(document, calibration(risk, time, event, prediction.at), prediction.at)
+        return []
     kind = prediction.mean if isinstance(prediction, Forecast) else prediction.probs
     y, drawn = y.to(kind.device), dict(task.judgement(prediction, y, ""))
     for kind, title in (("roc", "ROC"), ("coverage", "Coverage"), ("reliability", "Reliability")):
@@ -256,6 +266,35 @@ def add_judgement(
     else:
         _add_classes(document, prediction, y, classes, known, drawn)
     return []
+
+
+def add_risks(document: Document, bins: binary.Bins, at: float) -> None:
+    """Add the calibration of risks until a time."""
+    document.heading(f"Risk until {at:g}")
+    drawn = pictures.risk_calibration(bins, f"an event until {at:g}")
+    caption = (
+        "Groups of rows by predicted risk. Observed risks allow for times that were cut short."
+    )
+    document.figures([("calibration", drawn)], caption)
+    add_bins(document, bins, f"events until {at:g}")
+
+
+def add_bins(document: Document, bins: binary.Bins, events: str) -> None:
+    """Add the table of a calibration by groups of predicted risk."""
+    columns = (bins.risk, bins.observed, bins.low, bins.high, bins.events, bins.rows)
+    body = [
+        [f"{100 * p:.2f}", _with_interval(o, low, high), f"{k} of {n}"]
+        for p, o, low, high, k, n in zip(*columns, strict=True)
+    ]
+    head = ["predicted, %", "observed, % [95 %]", events]
+    document.table(head, body, "Calibration by tenths of the predicted risk")
+
+
+def _with_interval(observed: float, low: float, high: float) -> str:
+    if math.isnan(observed):
+        return "–"
+    ends = "" if math.isnan(low) else f" [{100 * low:.1f}, {100 * high:.1f}]"
+    return f"{100 * observed:.2f}{ends}"
 
 
 def _add_event(
@@ -302,14 +341,7 @@ def _add_event(
         "Calibration: tenths of the rows by predicted risk. Decision curve: "
         "net benefit of acting from a risk on; it is worth it where the model is highest.",
     )
-    body = [
-        [f"{100 * p:.2f}", f"{100 * o:.2f} [{100 * low:.1f}, {100 * high:.1f}]", f"{k} of {n}"]
-        for p, o, low, high, k, n in zip(
-            bins.risk, bins.observed, bins.low, bins.high, bins.events, bins.rows, strict=True
-        )
-    ]
-    head = ["predicted, %", "observed, % [95 %]", f"{name}"]
-    document.table(head, body, "Calibration by tenths of the predicted risk")
+    add_bins(document, bins, name)
     document.heading("Thresholds", 3)
     document.text(
         """Rows whose predicted risk of {name} is at or above a threshold raise an alert. The
@@ -321,6 +353,16 @@ def _add_event(
         f"at least {100 * goals.sensitivity:g} % of {name} found": at_goal,
         f"at most {100 * goals.alerts:g} % alerts": at_rate,
         "risk of 50 %": half,
+    }
+    document.numbers["thresholds"] = {
+        why: {
+            "risk": cut.threshold if cut.threshold < math.inf else None,
+            "events found": cut.hits,
+            "events missed": cut.missed,
+            "false alerts": cut.alarms,
+            "others": cut.spared,
+        }
+        for why, cut in named.items()
     }
     names = [rate for rate, *_ in half.rates()]
     body = [

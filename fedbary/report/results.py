@@ -228,7 +228,7 @@ def pairs_table(found: pd.DataFrame) -> HeadedRows:
             difference(row),
             format_wins(row),
             *map(p_value, (row.t_test, row.holm, row.wilcoxon)),
-            f"{row.least:.{row.metric.decimals}f}",
+            f"{row.least:.{row.metric.decimals}f}".replace("nan", "–"),
         ]
         for row in found.itertuples()
     ]

@@ -18,11 +18,14 @@ from fedbary.figures.courses import courses
 from fedbary.figures.document import Document, Markup, code, escape
 from fedbary.figures.run_pictures import partition_heatmap
 from fedbary.predictive.conformal import interval
+from fedbary.report.audit import exchanges_of, names_of, refusals, traffic
+from fedbary.report.card import CARD, LEFT, card_of
 from fedbary.report.judged import (
     LABELS,
     Goals,
     add_groups,
     add_judgement,
+    add_risks,
     add_scores,
     add_sets,
     label,
@@ -32,14 +35,18 @@ from fedbary.report.results import UNCERTAINTY, own_models, plain, written
 from fedbary.runs import schema
 from fedbary.runs.conformal_kept import table_of_sites, tested
 from fedbary.runs.failing import verdict
-from fedbary.runs.location import SETTINGS, UNUSED, is_deployed
+from fedbary.runs.location import RECORD, SETTINGS, UNUSED, is_deployed
 from fedbary.runs.progress import duration
-from fedbary.scores.intervals import of_auroc
+from fedbary.runs.record import read_record
+from fedbary.runs.whole import write_whole
+from fedbary.scores.intervals import NONE, by_std, of_auroc
 from fedbary.settings.config import bookkeeping, read_yaml
 from fedbary.study.table import public, read_run, result_rows
 from fedbary.tasks import Task
+from fedbary.tasks._classes import NLL_STD
 from fedbary.tasks.glm import Glm
-from fedbary.trained import load
+from fedbary.tasks.survival import Survival
+from fedbary.trained import load, risks
 from fedbary.trained.coefficients import RATIOS, ends
 from fedbary.trained.judgement import Judged, judged, scores, units_of
 from fedbary.trained.run import Trained
@@ -60,10 +67,7 @@ SEVERAL = 10
 
 
 def write_run(folder: Path, own_code: bool, goals: Goals) -> None:
-    """Write a run's `report.html`, `report.md` and `figures/` into its folder.
-
-    The test rows are read again, and predicted by the networks that scored the run. Where they are
-    not here, the scores are those that the sites sent of what they hold out.
+    """Write a run's `report.html`, `report.md`, `figures/` and `card.md` into its folder.
 
     Raises
     ------
@@ -71,8 +75,20 @@ def write_run(folder: Path, own_code: bool, goals: Goals) -> None:
         As `fedbary.load`.
     """
     trained = load(folder, own_code)
+    document = report_of(trained, goals, folder)
+    document.write()
+    write_whole(folder / CARD, card_of(trained, document).encode())
+
+
+def report_of(trained: Trained, goals: Goals, place: Path) -> Document:
+    """Return the report of a run, whose pictures are written to a place.
+
+    The test rows are read again, and predicted by the networks that scored the run. Where they are
+    not here, the scores are those that the sites sent of what they hold out.
+    """
+    folder = trained.folder
     made = read_yaml(folder / SETTINGS)
-    document = Document(folder, folder.resolve().name)
+    document = Document(place, folder.resolve().name)
     cautions: list[str] = []
     examples, why = _test_rows(trained)
     sites = of_sites(trained, made)
@@ -89,10 +105,11 @@ def write_run(folder: Path, own_code: bool, goals: Goals) -> None:
     cautions += _add_sets(document, trained, folder)
     _add_temperature(document, trained)
     _add_rest(document, trained, folder)
+    add_record(document, folder)
     document.heading("Cautions")
     document.bullets([*cautions, *_cautions(trained, examples)])
     _add_settings(document, trained, made, folder)
-    document.write()
+    return document
 
 
 def _test_rows(trained: Trained) -> tuple[Examples | None, str]:
@@ -120,19 +137,20 @@ def _add_coefficients(document: Document, trained: Trained) -> None:
     outcomes = named["outcome"].unique()
     document.text(
         """{title}. {outcome}Intervals are of 95 %. P(> 0) is the probability of a coefficient above
-        0. tau is the standard deviation of the sites' own coefficients. p of Q is of the test that
-        these are equal: if it is small, read the coefficient as a mean of sites that differ.""",
+        0. tau is the standard deviation of the sites' own coefficients. p differ is of the test
+        that these are equal: if it is small, read the coefficient as a mean of sites that
+        differ.""",
         title=found.title,
         outcome=Markup("" if len(outcomes) > 1 else f"The outcome is {escape(outcomes[0])}. "),
     )
     ratios = [name for name in RATIOS.values() if name in named]
-    numbers = [name for name in ("estimate", *ratios, "P(> 0)", "tau", "p of Q") if name in named]
+    numbers = [name for name in ("estimate", *ratios, "P(> 0)", "tau", "p differ") if name in named]
 
     def cell(row: Mapping[str, Any], name: str) -> str:
         value, sides = row[name], [row[low], row[high]]
         if np.isnan(value):
             return ""
-        if name in ("P(> 0)", "p of Q"):
+        if name in ("P(> 0)", "p differ"):
             return "<0.001" if value < 0.001 else ">0.999" if value > 0.999 else f"{value:.3f}"
         if name == "tau":
             return f"{value:.3g}"
@@ -151,6 +169,19 @@ def _add_coefficients(document: Document, trained: Trained) -> None:
         "All sites together, and each site alone. An interval that crosses the line leaves the "
         "direction open.",
     )
+    if isinstance(trained.task, Survival):
+        _add_survival(document, trained)
+
+
+def _add_survival(document: Document, trained: Trained) -> None:
+    """Add curves, and the calibration at the sites' own rows."""
+    if (curves := risks.picture(trained)) is not None:
+        document.heading("Survival")
+        caption = "All sites' rows, by events and time at risk between two cuts. Bands are of 95 %."
+        document.figures([("survival", curves)], caption)
+    if (bins := risks.calibration(trained)) is not None:
+        add_risks(document, bins, float(trained.told["at"]))
+        document.text("The rows are those that were trained on. New rows may differ more.")
 
 
 def levels_of(x: Tensor, layout: Layout) -> dict[str, np.ndarray]:
@@ -283,6 +314,10 @@ def add_run(
         ["began, took", f"{made['started'][:16].replace('T', ' ')}, {duration(seconds)}"],
         ["test rows", f"{tested:,}" if tested else "none here"],
     ]
+    if isinstance(task := trained.task, Glm):
+        events, called, columns = task.events(trained.facts)
+        rows.insert(2, [called, f"{events:,.0f}, for {columns} columns"])
+        rows.insert(-2, ["last step", f"{line[schema.STEP]:.2g} standard errors"])
     document.table(["this run", folder.resolve().name], rows)
     document.heading("Data")
     document.table(*held, "" if len(sites) <= SEVERAL else f"All {len(sites)} sites")
@@ -327,9 +362,9 @@ def _told(line: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 def of_sites(trained: Trained, made: Mapping[str, Any]) -> dict[str, tuple[int, dict[str, Judged]]]:
     """Return the held-out rows and the scores of all sites together, and of each.
 
-    The interval of an accuracy is Clopper and Pearson's. Those of two classes' AUROC and
-    sensitivity suppose that a site holds out each class in its own share. All sites' scores are
-    means by rows; their AUROC is the mean of the sites' own by pairs of rows.
+    The intervals of an accuracy and a sensitivity are Clopper and Pearson's, an AUROC's is
+    Newcombe's; they suppose that a site holds out each class in its own share. All sites' scores
+    are means by rows; their AUROC is the mean of the sites' own by pairs of rows.
     """
     known, counts = (
         not trained.task.group,
@@ -345,21 +380,24 @@ def of_sites(trained: Trained, made: Mapping[str, Any]) -> dict[str, tuple[int, 
     for name, part in ((ALL_SITES, told), *((one[0], [one]) for one in told)):
         total, scores = sum(rows for _, rows, _ in part), dict[str, Judged]()
         for score in OF_SITES:
-            have = [(site, rows, one[score]) for site, rows, one in part if score in one]
+            have = [(site, rows, one) for site, rows, one in part if score in one]
             if not have:
                 continue
-            weights, ends = [rows for _, rows, _ in have], (math.nan, math.nan)
+            weights, ends = [rows for _, rows, _ in have], NONE
             paired = [pairs[site] for site, *_ in have if site in pairs]
             if len(paired) == len(have) and score in ("auroc", "sensitivity"):
                 weights = [m * (n if score == "auroc" else 1) for m, n in paired]
-            value = float(np.average([value for *_, value in have], weights=weights))
+            value = float(np.average([one[score] for *_, one in have], weights=weights))
             if score == "accuracy" and known:
                 ends = interval(round(value * sum(weights)), round(sum(weights)))
-            elif score == "auroc" and len(paired) == len(have):
-                ends = of_auroc(value, paired)
             elif score == "sensitivity" and len(paired) == len(have):
                 events = max(1, round(sum(weights)))
                 ends = interval(round(value * events), events)
+            elif score == "auroc" and len(paired) == len(have):
+                ends = of_auroc(value, paired)
+            elif score == "nll" and known:
+                stds = np.array([one.get(NLL_STD, math.nan) for *_, one in have])
+                ends = by_std(value, float(np.linalg.norm(stds * weights)) / sum(weights))
             scores[score] = (value, *ends)
         found[name] = total, scores
     return found if told else {}
@@ -373,11 +411,8 @@ def _add_sites(document: Document, found: Mapping[str, Any], trained: Trained) -
     document.heading("By site")
     document.text(
         """The global model on the rows that each site holds out. A site sends sums alone.
-        {auroc} The other scores have no interval. {bare}""",
-        auroc="""Intervals are Clopper and Pearson's, and Newcombe's for an AUROC, as if a site held
-        out each class in its own share. All sites' AUROC is the mean of the sites' own."""
-        if "auroc" in names
-        else "The interval of an accuracy is Clopper and Pearson's.",
+        Intervals are Clopper and Pearson's for accuracy and sensitivity, normal for an NLL, and
+        Newcombe's for an AUROC, as if a site held out each class in its own share. {bare}""",
         bare="These scores are without the temperature."
         if schema.TEMPERATURE in trained.line
         else "",
@@ -444,6 +479,45 @@ def _add_rest(document: Document, trained: Trained, folder: Path) -> None:
     own_models(document, [(trained.settings.strategy, last)])
 
 
+def add_record(document: Document, folder: Path) -> None:
+    """Add when the run was made, and what each site was asked and sent.
+
+    User and host stay in the record: a report is handed on.
+    """
+    document.heading("Record")
+    if not (folder / RECORD).exists():
+        document.text("This folder has no record of its messages.")
+        return
+    events, damaged = read_record(folder / RECORD)
+    exchanges, names = exchanges_of(events), names_of(events)
+    kept = ("start", "resumed", "stopped", "end")
+    document.bullets(
+        "  ".join([each["time"], each["event"], *(f"code {each[k]}" for k in each if k == "code")])
+        for each in events
+        if each["event"] in kept
+    )
+    if said := refusals(folder, events, names):
+        more = [f"{len(said) - SEVERAL} more"] if len(said) > SEVERAL else []
+        document.text("Errors, nodes left out and replies refused:")
+        document.bullets([*said[:SEVERAL], *more])
+    if damaged:
+        document.text("{damaged} lines cannot be read: cut off, or changed.", damaged=damaged)
+    document.text(
+        "{command} shows who started it and each round, and compares the sites' own records.",
+        command=code("fedbary audit"),
+    )
+    document.heading(LEFT)
+    document.text(
+        """Every message of the run, by the server's record. Numbers are those of arrays, of lists
+        and single ones; bytes are those of the whole content."""
+    )
+    found = traffic(exchanges, names)
+    counted = ("messages", "numbers from it", "bytes from it", "numbers to it", "bytes to it")
+    body = [[*key, *(f"{total[name]:,}" for name in counted)] for key, total in found.items()]
+    fold = f"All {len(names)} sites" if len(body) > 2 * SEVERAL else ""
+    document.table(["site", "question", *counted], body, fold)
+
+
 def _cautions(trained: Trained, examples: Examples | None) -> Iterator[str]:
     """Yield what a reader should know before using the model."""
     if said := verdict(trained.line):
@@ -464,8 +538,11 @@ def _cautions(trained: Trained, examples: Examples | None) -> Iterator[str]:
     if examples is not None and (old := int(trained.trained_on(examples).sum())):
         yield f"{old} of {len(examples.x)} test rows are equal to rows trained on"
     yield "Intervals are of the rows alone. Another site or later data may differ more"
-    if not isinstance(trained.task, Glm):
-        yield "It is one run of one seed. fedbary sweep repeats it and shows how much seeds differ"
+    if isinstance(trained.task, Glm):
+        yield "Coefficients tell what goes together in these rows, not what causes what"
+        yield "All rows train: nothing here shows how well the model predicts new rows"
+        return
+    yield "It is one run of one seed. fedbary sweep repeats it and shows how much seeds differ"
 
 
 def _add_settings(

@@ -17,7 +17,10 @@ from fedbary.runs.whole import write_whole
 from fedbary.settings.config import ROOT, Settings, read_yaml
 from fedbary.settings.device import torch_device
 
-PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray", "timm", "transformers")
+PACKAGES = (
+    "flwr", "torch", "torchvision", "numpy", "pandas", "scipy", "scikit-learn", "ray", "timm",
+    "transformers",
+)  # fmt: skip
 
 
 _FAST = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

@@ -55,6 +55,10 @@ BACKGROUND = "background"
 """Name of the file of inputs' distance from all classes; few methods have one."""
 
 
+LAST = "told"
+"""Name of the file of what sites told after the last round; few tasks ask."""
+
+
 class RunFolder:
     """Writes a run's results as they come; they stay, however the run ends.
 
@@ -74,6 +78,7 @@ class RunFolder:
     - a regression: `standardiser.safetensors`, `mean` and `std` of features and, last, target;
     - images with `normalise=channels`: `normaliser.safetensors`;
     - methods whose networks predict together: `networks.safetensors`, those of the kept round;
+    - tasks that ask after the last round: `told.safetensors`, the answers' sums;
     - methods that know their features' Gaussians: `background.safetensors`;
     - `posterior.safetensors`: the posterior of that round, the last or the best, `<name>_mean` and
       `<name>_log_var`. It is written at once, after all but the last pictures: where it stands,

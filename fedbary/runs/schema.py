@@ -85,6 +85,14 @@ SKIPPED = _entry("skipped", _ALWAYS, "whether the global model stayed, as too fe
 ADMITTED = _entry("admitted", "from round 1 on", "how many replies were admitted")
 REFUSED = _entry("refused", "from round 1 on", "why each refused reply was refused")
 UNANSWERED = _entry("unanswered", "from round 1 on", "names of the sites that did not answer")
+UNASKED = _entry(
+    "unasked",
+    "rounds in which a site's budget forbids an answer, or lets it wait",
+    "names of the members that were not asked",
+)
+UNSHARED = _entry(
+    "unshared", 'tables of sites without `share="estimate"`', "those sites, of earlier runs too"
+)
 CLIENTS = _entry("clients", _TRAINED, "each client's metrics of training, `site` its name")
 LOG_VAR_SPREAD = _entry(
     "log_var_spread",
@@ -99,6 +107,9 @@ CAUTIONS = _entry("cautions", "round 0, if there are any", "lines on sites and c
 STEP = _entry("step", "task=glm", "largest step of a contrast of coefficients, standard errors")
 SETTLED = 1e-3
 """Largest step, of any contrast, in standard errors, after which one round more is the last."""
+
+NEAR = 0.1
+"""Largest step after which sites that may say little are asked: they expand near the mode."""
 
 FAILING = _entry("failing", "models that learned nothing", "what is wrong, and what to try")
 RISING = _entry("rising", "models that were better before", "by how much, and what to try")
@@ -157,6 +168,11 @@ PERSONAL = _entry(
 
 
 Line = Mapping[str, Any]
+
+
+def unshared(lines: Sequence[Line]) -> set[str]:
+    """Return the names of the sites whose own estimates stay out of tables and pictures."""
+    return {name for line in lines for name in line.get(UNSHARED, ())}
 
 
 def validation_score(settings: Settings, line: Line) -> float:

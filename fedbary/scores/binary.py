@@ -11,11 +11,10 @@ from scipy.special import expit, logit
 
 from fedbary.errors import SettingError
 from fedbary.predictive.conformal import interval
+from fedbary.scores.intervals import TWO_SIDED
 
 LEAST = 1e-6
 """The least risk, and the least 1 − risk, whose log-odds are taken."""
-
-_TWO_SIDED = 1.959963984540054
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +84,7 @@ def _fitted(x: np.ndarray, event: np.ndarray, offset: np.ndarray) -> Estimate:
         step = np.linalg.solve(information, x.T @ (event - p))
         weights = weights + step
         if np.abs(step).max() < 1e-9:
-            half = _TWO_SIDED * math.sqrt(np.linalg.inv(information)[-1, -1])
+            half = TWO_SIDED * math.sqrt(np.linalg.inv(information)[-1, -1])
             return float(weights[-1]), float(weights[-1] - half), float(weights[-1] + half)
     return math.nan, math.nan, math.nan
 

@@ -21,6 +21,9 @@ LEAST_ROWS = 10
 
 K = TypeVar("K", bound=Hashable)
 
+TWO_SIDED = 1.959963984540054
+"""Quantile of the normal distribution at 0.975."""
+
 Ends = tuple[float, float]
 """The two ends of an interval; NaN where there is none."""
 
@@ -37,7 +40,7 @@ def bootstrap(
 
     Rows are drawn with replacement, whole groups at a time. The ends are the 2.5 and 97.5 %
     quantiles of the scores of the draws, less the draws' mean excess over the score itself: an ECE
-    is larger on drawn rows than on the rows. They stay within the draws and the score.
+    is larger on drawn rows than on the rows. They stay within the draws, and enclose the score.
 
     Parameters
     ----------
@@ -51,8 +54,9 @@ def bootstrap(
     Returns
     -------
     dict
-        The interval by the score's name. It is NaN with fewer than 10 groups, and where a tenth of
-        the draws have no score.
+        The interval by the score's name. It is NaN with fewer than 10 groups, where a tenth of the
+        draws have no score, and where nearly all draws have the same: they do not show how a score
+        varies, such as an AUROC of 1.
     """
     order = torch.argsort(groups, stable=True)
     counts = torch.unique(groups, return_counts=True)[1]
@@ -70,17 +74,21 @@ def bootstrap(
     return {name: _ends(np.array([one[name] for one in found]), whole[name]) for name in whole}
 
 
+def by_std(value: float, std: float) -> Ends:
+    """Return the 95 % interval of a score with a standard error; none where either is not known."""
+    known = math.isfinite(value) and std > 0
+    return (value - TWO_SIDED * std, value + TWO_SIDED * std) if known else NONE
+
+
 def _ends(drawn: np.ndarray, score: float) -> Ends:
     asked = len(drawn)
     drawn = drawn[np.isfinite(drawn)]
     if not math.isfinite(score) or len(drawn) < 0.9 * asked:
         return NONE
     low, high = np.quantile(drawn, (0.025, 0.975)) - (drawn.mean() - score)
-    return max(float(low), min(drawn.min(), score)), min(float(high), max(drawn.max(), score))
-
-
-Z = 1.959963984540054
-"""The 97.5 % quantile of a standard normal."""
+    low = max(min(float(low), score), min(drawn.min(), score))
+    high = min(max(float(high), score), max(drawn.max(), score))
+    return (low, high) if low < high else NONE
 
 
 def of_auroc(auroc: float, counts: Sequence[tuple[float, float]]) -> Ends:
@@ -113,7 +121,7 @@ def of_auroc(auroc: float, counts: Sequence[tuple[float, float]]) -> Ends:
         """Return the squared distance of θ from the AUROC, less that of the interval's ends."""
         more = ((m + n) / 2 - 1) * ((1 - theta) / (2 - theta) + theta / (1 + theta))
         var = theta * (1 - theta) * float((m * n * (1 + more)).sum()) / float((m * n).sum()) ** 2
-        return (auroc - theta) ** 2 - Z**2 * var
+        return (auroc - theta) ** 2 - TWO_SIDED**2 * var
 
     low = float(brentq(beyond, 0, auroc)) if 0 < auroc < 1 else auroc
     high = float(brentq(beyond, auroc, 1)) if 0 < auroc < 1 else auroc

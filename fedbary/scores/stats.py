@@ -107,6 +107,10 @@ def _weights(pairs: int, seed: int) -> np.ndarray:
     return np.random.RandomState(seed).dirichlet([0.5, *np.ones(pairs)], DRAWS)
 
 
+SAME = 1e-9
+"""Spread of differences, as a fraction of their mean, up to which they are equal."""
+
+
 @dataclass(frozen=True)
 class Paired:
     """The mean of first − second over pairs, and two tests that it is 0.
@@ -120,6 +124,8 @@ class Paired:
         never below 2^(1 − N) with N pairs.
     pairs : int
         Number of pairs. With one pair there is neither an interval nor a test: they are NaN.
+        Equal differences, such as one row more in each of three pairs, do not tell their spread:
+        interval, t-test and least difference are NaN.
     least : float
         The least difference that so many pairs with such a spread show: the t-test has p < 0.05 in
         80 % of repetitions, (t₀.₉₇₅ + t₀.₈) s/√N.
@@ -156,13 +162,12 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
     mean, pairs = float(difference.mean()), len(difference)
     if pairs == 1:
         return Paired(mean, math.nan, math.nan, math.nan, math.nan, pairs, math.nan)
-    error = float(difference.std(ddof=1)) / math.sqrt(pairs)
-    if error == 0:
-        p_value = 1.0 if mean == 0 else 0.0
-    else:
-        p_value = float(2 * stats.t.sf(abs(mean) / error, pairs - 1))
-    two_sided, powered = stats.t.ppf([0.975, 0.8], pairs - 1) * error
     wilcoxon = float(stats.wilcoxon(difference).pvalue) if difference.any() else 1.0
+    error = float(difference.std(ddof=1)) / math.sqrt(pairs)
+    if error <= SAME * abs(mean):
+        error = math.nan if mean else 0.0
+    p_value = float(2 * stats.t.sf(abs(mean) / error, pairs - 1)) if mean else 1.0
+    two_sided, powered = stats.t.ppf([0.975, 0.8], pairs - 1) * error
     ends = mean - float(two_sided), mean + float(two_sided)
     return Paired(mean, *ends, p_value, wilcoxon, pairs, float(two_sided + powered))
 

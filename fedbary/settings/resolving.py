@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
@@ -23,8 +23,10 @@ from fedbary.settings.owners import (
     layers_of,
     method_kind,
     names,
+    owned,
     owned_by,
     owners,
+    unused_by,
     usual_of,
 )
 from fedbary.settings.partition_names import partitioners
@@ -93,7 +95,8 @@ def completed(overrides: Mapping[str, Any], file: Path = DEFAULTS) -> Settings:
     chosen = _typed({**values, **given})
     method = method_kind(chosen.method)
     adapts = given.get("adapters", "none") != "none"
-    own_usual = {**method.defaults, **OF_INFERENCE.get(chosen.inference, {})}
+    inference = "none" if "inference" in unused_by(method) else chosen.inference
+    own_usual = {**method.defaults, **OF_INFERENCE.get(inference, {})}
     if "model" in own_usual:
         values["model"] = own_usual["model"]
         chosen = _typed({**values, **given})
@@ -198,11 +201,20 @@ def _typed(values: Mapping[str, Any], extra: Mapping[str, Any] = MappingProxyTyp
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, SettingError):
-            raise cause from None
+            raise _elsewhere(cause, str(values.get("task"))) from None
         name = str(first["loc"][0])
         held = "missing" if first["type"] == "missing" else values[name]
         allows = allowed(get_type_hints(Settings, include_extras=True)[name])
         raise SettingError(name, held, allows) from None
+
+
+def _elsewhere(error: SettingError, task: str) -> SettingError:
+    """Return an error that names the task's own setting which has the value."""
+    for name, own in owned("task", task).items():
+        if get_origin(own.kind) is Literal and error.value in get_args(own.kind):
+            here = f"{error.allowed}; perhaps {name}={error.value}"
+            return SettingError(error.setting, error.value, here)
+    return error
 
 
 def _require_known(values: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from fedbary.tasks._classes import Classes
 from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._task import Task
 from fedbary.tasks._values import (
+    LEAST,
     ClientMetrics,
     Dialogue,
     Graph,
@@ -32,6 +33,7 @@ from fedbary.tasks._values import (
 
 __all__ = [
     "INTERCEPT",
+    "LEAST",
     "NUMBER",
     "Classes",
     "ClientMetrics",

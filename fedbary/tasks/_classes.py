@@ -27,6 +27,7 @@ from fedbary.predictive.projection import STRENGTHS
 from fedbary.runs import schema
 from fedbary.scores.metrics import KNOWN as KNOWN_AT_TEMPERATURES
 from fedbary.scores.metrics import (
+    NLL_OFFSET,
     NLL_RANGE,
     TEMPERATURES,
     accuracy_after_rejection,
@@ -64,6 +65,9 @@ ECE_BINS = (15, 100)
 
 SCORES = {"accuracy": (0.0, 1.0), "nll": NLL_RANGE, "ece": (0.0, 1.0), "brier": (0.0, 2.0)}
 """The scores of a model's probabilities, each with its least and its largest value."""
+
+NLL_STD = "nll_std"
+"""The standard error of the NLL, which clients send beside it."""
 
 OWN = {
     "global": "",
@@ -185,7 +189,7 @@ class Classes(Task):
 
     def __init_subclass__(cls) -> None:
         """Know each score as clients send it, of the global model and of their own."""
-        cls.known_metrics = known(cls.limits)
+        cls.known_metrics = known({**cls.limits, NLL_STD: (0.0, math.inf)})
 
     @property
     def bins(self) -> int:
@@ -288,9 +292,17 @@ class Classes(Task):
             weights = weights.repeat_interleave(len(labels) // len(y))
             return evaluate(each.probs, labels, self.bins, weights)
         found = self.judged(prediction, y)
+        if by is not None:
+            found |= self.standard_errors(each.probs, labels)
         if self.settings.of_task(OfClasses).calibrate == "temperature" and by is not None:
             found |= nll_at_temperatures(each, labels)
-        return {name: value for name, value in found.items() if not math.isnan(value)}
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+    def standard_errors(self, probs: Tensor, labels: Tensor) -> dict[str, float]:
+        """Return the standard error of the NLL of rows that stand alone."""
+        of_label = probs.double().gather(1, labels[:, None].to(probs.device))[:, 0]
+        nll = -(of_label + NLL_OFFSET).log()
+        return {NLL_STD: float(nll.std() / math.sqrt(len(nll)))} if len(nll) > 1 else {}
 
     def predicted(
         self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive

@@ -85,10 +85,10 @@ def shape_of(settings: Settings, layout: ImageLayout) -> tuple[int, ...]:
     return (features,)
 
 
-def ask_projection(scale: Normaliser, settings: Settings) -> Dialogue[Normaliser]:
-    """Ask for second moments of standardised features; return the projection too."""
+def ask_projection(scale: Normaliser, rows: float, settings: Settings) -> Dialogue[Normaliser]:
+    """Ask for second moments of features, standardised by all rows; return the projection too."""
     mean, std = (torch.tensor(held, dtype=torch.float64) for held in (scale.mean, scale.std))
-    moments = yield from _sums.ask_moments(Standardiser(mean, std))
+    moments = yield from _sums.ask_moments(Standardiser(mean, std), rows)
     own = settings.of_task(OfImages)
     found = principal(moments, int(own.features), own.whiten)
     return replace(scale, projection=tuple(found.flatten().tolist()))

@@ -36,6 +36,9 @@ NAME, MEDIANS, MOMENTS = "sums", "below", "moments"
 LARGEST_SUM = 1e280
 """The largest sum of squares that is believed, so that no sum over clients overflows."""
 
+UNSURE = 1e-3
+"""Part by which a sum of squares of standardised columns may be larger than the number of rows."""
+
 PARTS, TIMES = 16, 4
 """Parts of a range for each answer with counts, and the number of answers."""
 
@@ -246,26 +249,28 @@ def read_medians(metrics: Mapping[str, Any], most: int, columns: int) -> tuple[T
     return below, seen
 
 
-def ask_moments(scale: Standardiser) -> Dialogue[Tensor]:
+def ask_moments(scale: Standardiser, rows: float) -> Dialogue[Tensor]:
     """Ask for the triangles; return the mean of z zᵀ over all rows, (D, D) float64.
+
+    `rows` is the number of rows of all sites by whose sums `scale` is.
 
     Raises
     ------
     RunError
         If no site answers.
     """
-    sites = yield from ask_moments_of_sites(scale)
-    rows, moments = (functools.reduce(operator.add, part) for part in zip(*sites, strict=True))
-    found: Tensor = moments / rows
+    sites = yield from ask_moments_of_sites(scale, rows)
+    count, moments = (functools.reduce(operator.add, part) for part in zip(*sites, strict=True))
+    found: Tensor = moments / count
     return found
 
 
 def ask_moments_of_sites(
-    scale: Standardiser, also: Mapping[str, Any] = MappingProxyType({})
+    scale: Standardiser, rows: float, also: Mapping[str, Any] = MappingProxyType({})
 ) -> Dialogue[list[tuple[int, Tensor]]]:
-    """Return each site's rows and Σ z zᵀ, (D, D) float64; errors are those of `ask_moments`."""
+    """Return each site's rows and Σ z zᵀ, (D, D) float64; all else is as in `ask_moments`."""
     asked = {**also, "mean": scale.mean.tolist(), "std": scale.std.tolist()}
-    read = functools.partial(read_moments, columns=len(scale.mean))
+    read = functools.partial(read_moments, columns=len(scale.mean), rows=rows)
     sites = yield Question(MOMENTS, read, asked)
     if not sites:
         raise RunError("no node answered with the second moments of its features")
@@ -281,24 +286,28 @@ def answer_moments(x: Tensor, asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"count": len(x), "moments": moments[row, column].tolist()}
 
 
-def read_moments(metrics: Mapping[str, Any], most: int, columns: int) -> tuple[int, Tensor]:
+def read_moments(
+    metrics: Mapping[str, Any], most: int, columns: int, rows: float
+) -> tuple[int, Tensor]:
     """Return the rows and Σ z zᵀ (D, D) that an answer holds, of at most so many rows.
+
+    Over all N `rows` a column's Σ z² is N, as they set its scale. So a site's is at most N.
 
     Raises
     ------
     ValueError
         If no rows have these second moments; any error if something else is wrong with the answer.
     """
-    rows = count(metrics, most)
+    own = count(metrics, most)
     triangle = torch.tensor(metrics["moments"], dtype=torch.float64)
     row, column = torch.triu_indices(columns, columns)
     if triangle.shape != row.shape:
         raise ValueError(f"{len(triangle)} second moments of {columns} columns")
     moments = torch.zeros(columns, columns, dtype=torch.float64)
     moments[row, column] = moments[column, row] = triangle
-    if not triangle.abs().max() <= LARGEST_SUM:
-        raise ValueError("second moments that are not finite")
+    if not triangle.abs().max() <= (1 + UNSURE) * rows:
+        raise ValueError(f"second moments above {rows:.0f}, the rows of all sites")
     values = torch.linalg.eigvalsh(moments)
     if values[0] < -ROUNDING * values[-1]:
-        raise ValueError(f"no {rows} rows have these second moments")
-    return rows, moments
+        raise ValueError(f"no {own} rows have these second moments")
+    return own, moments

@@ -386,6 +386,22 @@ class Task(ABC):
         return {}
         yield
 
+    def ask_last(self, model: nn.Module, facts: Facts) -> Dialogue[dict[str, Tensor]]:
+        """Ask all sites after the last round, of the run's model; return what they tell.
+
+        It is kept in the run's folder. No question may be needed: the model is there already.
+        """
+        return {}
+        yield
+
+    def near(self, lines: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether sites that may answer seldom are asked now, by the lines so far."""
+        return True
+
+    def said_last(self, found: Mapping[str, Tensor], facts: Facts) -> Iterable[str]:
+        """Return lines on what sites told after the last round."""
+        return ()
+
     def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
         """Return why rounds end early, by the lines of all rounds so far; "": they go on."""
         return ""

@@ -31,6 +31,10 @@ ClientMetrics = Mapping[str, Any]
 """One client's metrics, under ``site`` its name."""
 
 
+LEAST = "min-cell"
+"""The entry of a question, set at the site, with the fewest rows of a cell that it tells."""
+
+
 class Signature(Protocol):
     """The layout that all sites must share, hashable; the server sends it with every message."""
 
@@ -68,6 +72,8 @@ class Question:
         index of the site among those asked.
     tensors : mapping of str to Tensor
         Tensors sent with it.
+    own : mapping of str to mapping
+        What a site is sent beside `config`, by its name.
     beside : callable
         Takes the content of the answers by the sites' names, and yields lines on sites that differ
         from the others.
@@ -77,6 +83,7 @@ class Question:
     read: Callable[[Mapping[str, Any], int], Any]
     config: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     beside: Callable[[Mapping[str, Any]], Iterable[str]] = lambda answers: ()
 
 

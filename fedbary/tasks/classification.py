@@ -215,7 +215,7 @@ class Classification(Classes):
         sums = yield from _sums.ask(channels, pixels=math.prod(sides) if sides else 0)
         scale = Normaliser.from_sums(sums)
         if self.own.features != "all":
-            scale = yield from _images.ask_projection(scale, self.settings)
+            scale = yield from _images.ask_projection(scale, sums.count, self.settings)
         return scale.facts()
 
     def scored_by_clients(self, facts: Facts) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ import operator
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -31,21 +31,25 @@ from fedbary.data.deal import Shard, Split
 from fedbary.data.examples import Examples
 from fedbary.data.image_layout import parse_classes
 from fedbary.data.sites import Limits, Site
-from fedbary.data.standardise import Standardiser, Sums
+from fedbary.data.standardise import Standardiser, Sums, dependent
 from fedbary.data.tables import Choice, Layout, load, load_labelled, perhaps, plain
 from fedbary.data.terms import Design, Factor, Term, parse, require_columns
 from fedbary.errors import CellError, SettingError
 from fedbary.figures.sheet import BLUE
 from fedbary.inference._head import Profiled
+from fedbary.inference._integrated import Integrated, Intercepts
 from fedbary.methods import Reply, Server, method_of
+from fedbary.methods._expanded import Claim
+from fedbary.methods.newton import Newton, vector_of
 from fedbary.methods.pvi import PVI
-from fedbary.parts.parameters import NameList
+from fedbary.parts.parameters import Count, NameList, Positive
 from fedbary.predictive import Forecast, Prediction, Predictive
 from fedbary.runs import schema
 from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfRows
-from fedbary.tasks import _sums
+from fedbary.tasks import _bounds, _sandwich, _sums
+from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._families import FAMILIES, Family, with_first
 from fedbary.tasks._rows import Rows
@@ -87,11 +91,42 @@ class OfTerms(OfRows):
     missing
         drop: rows with an empty cell in a used column are left out. refuse: stop. Means and
         indicators would bias coefficients.
+    errors
+        Standard errors. model: those of the model. robust: by the rows' own scores (HC1), also
+        where the model's variance is wrong; rows of one group count together. site: by each site's
+        total score, with t of sites − 1 degrees; too small where sites are few.
+    group
+        Column that names rows that belong together, such as a patient's, for errors=robust. A
+        simulation deals whole groups. none: each row stands alone, or an id that repeats is taken.
+        It is no term.
+    min_rows
+        Fewest rows of a real site, if these are more than it wants itself. none: its own limit.
+    min_cell
+        Fewest rows of a class, a level or an event at a real site, if these are more than it wants
+        itself. none: its own limit.
+    max_columns
+        Most columns for each row of a real site, if these are fewer than it allows itself. none:
+        its own limit.
+    budget
+        Most numbers that a real site sends over all runs for each number that it holds, if these
+        are fewer than it allows itself. none: its own limit.
     """
 
     terms: str = "all"
     reference: str = "auto"
     missing: Literal["drop", "refuse"] = "drop"  # type: ignore[assignment]
+    errors: Literal["model", "robust", "site"] = "model"
+    group: str = "none"
+    min_rows: Literal["none"] | Count = "none"
+    min_cell: Literal["none"] | Count = "none"
+    max_columns: Literal["none"] | Positive = "none"
+    budget: Literal["none"] | Positive = "none"
+
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """The limits that the run sets, by their names in `Limits`; None for none."""
+        told = {each.name: getattr(self, each.name) for each in fields(Limits)}
+        return {name: None if limit == "none" else limit for name, limit in told.items()}
 
 
 @dataclass(frozen=True)
@@ -107,7 +142,8 @@ class OfGlm(OfTerms):
         Column of the time or number that a count is of, above 0; none: each row counts alike.
     intercepts
         site: each site has an intercept of its own, which it never sends. common: one for all; only
-        such a model predicts.
+        such a model predicts. random: sites draw theirs from N(0, τ²), and each integrates over its
+        own; for method=Newton and one output.
     classes
         auto: the classes of the data. Otherwise their names with commas between; the first is the
         one that others are compared with.
@@ -115,7 +151,7 @@ class OfGlm(OfTerms):
 
     family: Literal["binomial", "multinomial", "poisson", "gaussian"] = "binomial"
     exposure: str = "none"
-    intercepts: Literal["site", "common"] = "site"
+    intercepts: Literal["site", "common", "random"] = "site"
     classes: NameList = "auto"
 
 
@@ -123,9 +159,11 @@ def of_terms(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on settings of all models of terms."""
     own, words, task = settings.of_task(OfTerms), dict(settings), f"task={settings.task}"
     yield "dataset", settings.dataset != "none", f"the server's own table for {task}"
-    yield "method", settings.method == "PVI", f"PVI for {task}: its sites hold all covariances"
-    yield "inference", settings.inference == "laplace", f"laplace for {task}"
-    full = words.get("covariance") == "full"
+    by_sites = settings.method == "PVI"
+    known = by_sites or settings.method == "Newton"
+    yield "method", known, f"PVI for {task}, whose sites hold all covariances; or Newton, by sums"
+    yield "inference", not by_sites or settings.inference == "laplace", f"laplace for {task}"
+    full = not by_sites or words.get("covariance") == "full"
     yield "covariance", full, f"full for {task}: others give no standard errors"
     yield "model", settings.model == "linear", f"linear for {task}"
     yield "holdout", settings.holdout == 0, f"0 for {task}, which uses all rows"
@@ -142,6 +180,13 @@ def of_glm(settings: Settings) -> Iterator[Condition]:
     yield "exposure", counts, f"none for family={own.family}; family=poisson has one"
     named = own.classes == "auto" or FAMILIES[own.family].classes
     yield "classes", named, f"auto for family={own.family}"
+    if own.intercepts == "random":
+        sums = settings.method == "Newton"
+        yield "method", sums, "Newton for intercepts=random: a site's likelihood is not convex"
+        known = own.family in ("binomial", "poisson")
+        yield "intercepts", known, f"site or common for family={own.family}"
+        plain = own.errors == "model"
+        yield "errors", plain, "model for intercepts=random: its rows are not independent"
 
 
 class Glm(Rows):
@@ -174,7 +219,7 @@ class Glm(Rows):
     @property
     def has_bias(self) -> bool:
         """True if the layer has an intercept of all sites."""
-        return self.predicts
+        return self.own.intercepts != "site"
 
     # What the data are
 
@@ -274,8 +319,8 @@ class Glm(Rows):
     # At a client
 
     def disclosure(self, site: Site) -> Limits:
-        """Return what a site tells of its rows at most."""
-        return site.limits or Limits()
+        """Return what a site tells of its rows at most: the stricter of its own and the run's."""
+        return (site.limits or Limits()).stricter(**self.own.limits)
 
     def shard(self, site: Site, signature: Layout) -> Shard:
         """Return a site's rows; of its own rows without those of rare levels."""
@@ -284,7 +329,8 @@ class Glm(Rows):
             return held
         least = self.disclosure(site).min_cell
         kept = common_rows(held.x, least)
-        held = replace(held, x=held.x[kept], y=held.y[kept])
+        groups = None if held.groups is None else held.groups[kept]
+        held = replace(held, x=held.x[kept], y=held.y[kept], groups=groups)
         few = [count for count in self._cells(held).tolist() if 0 < count < least]
         if few or not len(held.y):
             allowed = f"{least} rows or more, of each class or event, or none"
@@ -297,7 +343,13 @@ class Glm(Rows):
 
     def notes(self) -> tuple[str, ...]:
         """Return lines on the settings' table."""
-        return (*super().notes(), *_of_names(self.held.groups))
+        return (*super().notes(), *self._of_names(self.held.groups))
+
+    def _of_names(self, groups: Tensor | None) -> tuple[str, ...]:
+        """Return a line if several rows have one name, and count as if each were alone."""
+        said = "Intervals take each row alone: they are too narrow if rows of one name are alike"
+        one = f"{said}; errors=robust takes the rows of a name together"
+        return () if groups is None or self.own.errors != "model" else (one,)
 
     def site_notes(self, site: Site, signature: Layout) -> tuple[str, ...]:
         """Return lines on a site's own table."""
@@ -305,7 +357,7 @@ class Glm(Rows):
         if site.partition is not None:
             return notes
         least, table = self.disclosure(site).min_cell, self.load(site.data_path, signature)
-        notes = (*notes, *_of_names(table.groups))
+        notes = (*notes, *self._of_names(table.groups))
         gone = int((~common_rows(table.x, least)).sum())
         said = (
             f"{gone} rows hold a level, or one of two values, of fewer than {least} rows: left out"
@@ -318,12 +370,15 @@ class Glm(Rows):
         layer = nn.Linear(len(self.design(signature).names), outputs, bias=self.has_bias)
         for parameter in layer.parameters():
             nn.init.zeros_(parameter)
-        return nn.Sequential(OrderedDict(flatten=nn.Flatten(), output=layer))
+        random = {"intercepts": Intercepts()} if self.own.intercepts == "random" else {}
+        return nn.Sequential(OrderedDict(flatten=nn.Flatten(), **random, output=layer))
 
     def loss(self, facts: Facts) -> Loss:
-        """Return the family's mean negative log-likelihood, at the site's own intercept if any."""
+        """Return the family's mean negative log-likelihood; a site deals with its own intercept."""
         nll = self.family.nll
-        return nll if self.predicts else Profiled(nll, self.settings.model_dump()["prior_std"])
+        if self.own.intercepts == "site":
+            return Profiled(nll, self.settings.model_dump()["prior_std"])
+        return Integrated(nll) if self.own.intercepts == "random" else nll
 
     def prepared(self, shard: Shard, facts: Facts) -> Shard:
         """Return a shard with the columns of the terms, uncorrelated, and targets with offsets."""
@@ -332,7 +387,7 @@ class Glm(Rows):
             self._targets(*part, facts)
             for part in ((shard.x, shard.y), (shard.x_held_out, shard.y_held_out))
         )
-        return Shard(x, y, held_out, y_held_out, shard.independent)
+        return Shard(x, y, held_out, y_held_out, shard.independent, shard.groups)
 
     def label_counts(self, shard: Shard, signature: Layout) -> list[int]:
         """Return a shard's number of rows of each class; nothing for numbers."""
@@ -369,7 +424,10 @@ class Glm(Rows):
         """Answer with sums of columns and targets, or of the terms' columns and products.
 
         A further question is how many rows equal another: 0 if fewer than five do, or by chance.
+        The last one is about products of scores.
         """
+        if question == _sandwich.NAME:
+            return _sandwich.answer(shard, self.loss({}), tensors, self.own.errors == "site")
         if question == EQUAL:
             widths = [max(1, len(levels)) for _, levels in self.signature().columns]
             parts = shard.x.split(widths, 1)
@@ -403,7 +461,8 @@ class Glm(Rows):
         """
         layout = self.signature()
         width, classes = len(layout.features), len(layout.classes)
-        beside = functools.partial(self.beside, columns=layout.features)
+        compared = layout.features if classes else (*layout.features, self.own.target)
+        beside = functools.partial(self.beside, columns=compared)
         sums = yield from _sums.ask(width + max(1, classes), classes, beside=beside)
         scale = Standardiser.from_sums(sums)
         facts = {"mean": scale.mean, "std": scale.std}
@@ -417,11 +476,11 @@ class Glm(Rows):
         also = {f"all-{name}": facts[name].tolist() for name in ("mean", "knots")}
         design = self.design(layout, facts)
         facts["equal"] = yield from self._ask_equal()
-        of_terms = Standardiser.from_sums((yield from _sums.ask(len(design.names), also=also)))
-        self._require_spread(design, of_terms.std, facts)
+        of_terms = yield from _sums.ask(len(design.names), also=also)
+        self._require_spread(design, Standardiser.from_sums(of_terms).std, facts)
         return {**facts, **(yield from self._ask_turn(design, of_terms, facts, also))}
 
-    def _events(self, facts: Facts) -> tuple[float, str, int]:
+    def events(self, facts: Facts) -> tuple[float, str, int]:
         """Return the number of events, what they are, and the columns that they must tell."""
         columns = len(self.design(self.signature()).names)
         if "class_rows" in facts:
@@ -430,7 +489,7 @@ class Glm(Rows):
         return float(facts["rows"][int(counts)]), "events" if counts else "rows", columns
 
     def _require_events(self, facts: Facts) -> None:
-        events, called, columns = self._events(facts)
+        events, called, columns = self.events(facts)
         if events < FEWEST_EVENTS * columns:
             most = int(events / FEWEST_EVENTS)
             allowed = f"at most {most} columns, for {FEWEST_EVENTS} {called} each"
@@ -478,15 +537,16 @@ class Glm(Rows):
                 raise SettingError("terms", f"{name}, the same in all rows", "columns that vary")
 
     def _ask_turn(
-        self, design: Design, scale: Standardiser, facts: Facts, also: Mapping[str, Any]
+        self, design: Design, sums: Sums, facts: Facts, also: Mapping[str, Any]
     ) -> Dialogue[dict[str, Tensor]]:
         """Ask for products of columns; return what makes these uncorrelated, and a noise."""
         width, numbers = len(design.names), self.own.family == "gaussian"
+        scale = Standardiser.from_sums(sums)
         ends = [(facts["mean"][-1], facts["std"][-1])] if numbers else []
         mean, std = (torch.tensor(end).double() for end in zip(*ends, (0.0, 1.0), strict=True))
         by = Standardiser(torch.cat([scale.mean, mean]), torch.cat([scale.std, std]))
-        sites = yield from _sums.ask_moments_of_sites(by, also)
-        if self.predicts:
+        sites = yield from _sums.ask_moments_of_sites(by, sums.count, also)
+        if self.own.intercepts != "site":
             counts, moments = zip(*sites, strict=True)
             sites = [(sum(counts), functools.reduce(operator.add, moments))]
         rows = sum(count for count, _ in sites)
@@ -517,18 +577,11 @@ class Glm(Rows):
             raise SettingError("terms", said, "columns that vary at a site; or intercepts=common")
         kept = [k for k in range(len(names)) if alive[k]]
         held = (products / spread[:, None] / spread)[kept][:, kept]
-        root, place = torch.zeros_like(held), 0
-        for place in range(len(kept)):
-            before = torch.linalg.solve_triangular(
-                root[:place, :place], held[:place, place : place + 1], upper=False
-            )[:, 0]
-            left = float(held[place, place] - before @ before)
-            if left <= RANK:
-                weights = torch.linalg.lstsq(held[:place, :place], held[:place, place]).solution
-                parts = [names[kept[k]] for k in range(place) if weights[k].abs() > 1e-3]
-                said = f"{names[kept[place]]}, a linear combination of {listed(parts[:8])}"
-                raise SettingError("terms", said, "terms without one of these")
-            root[place, :place], root[place, place] = before, math.sqrt(left)
+        for place, before, weights in dependent(held, RANK):
+            parts = [names[kept[k]] for k, w in zip(before, weights, strict=True) if abs(w) > 1e-3]
+            said = f"{names[kept[place]]}, a linear combination of {listed(parts[:8])}"
+            raise SettingError("terms", said, "terms without one of these")
+        root = torch.linalg.cholesky(held)
         turn = torch.zeros_like(products)
         inverse = torch.linalg.inv(root) / (spread * std)[kept]
         turn[torch.tensor(kept)[:, None], torch.tensor(kept)] = inverse
@@ -540,7 +593,7 @@ class Glm(Rows):
             return ()
         design, (events, called, columns) = (
             self.design(self.signature(), facts),
-            self._events(facts),
+            self.events(facts),
         )
         gone = [n for n, held in zip(design.names, self._alive(facts), strict=True) if not held]
         lines = [f"no row at any site has {listed(gone)}: no coefficient"] if gone else []
@@ -552,34 +605,71 @@ class Glm(Rows):
         turn = facts["turn"]
         return turn.view(math.isqrt(len(turn)), -1).any(0)
 
+    def ask_last(self, model: nn.Module, facts: Facts) -> Dialogue[dict[str, Tensor]]:
+        """Ask for products of scores at the mode, if standard errors are made of them."""
+        if self.own.errors == "model":
+            return {}
+        state = model.state_dict()
+        every = self._counted(facts)[0] if self.family.classes else math.inf
+        most = functools.partial(_bounds.product_of_scores, every=every)
+        return (yield from _sandwich.ask(state, len(vector_of(state)), most))
+
+    @property
+    def _asks_all(self) -> bool:
+        by = self.settings
+        return by.mode == "rounds" and by.participants == by.clients
+
+    def near(self, lines: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether the last step was below 0.1 standard errors.
+
+        A site that may answer once expands its likelihood there, where it is nearly the mode.
+        Newton's sums are of all sites in each round.
+        """
+        by_sites = self._asks_all and isinstance(method_of(self.settings), PVI)
+        return not by_sites or _step(lines[-1]) < schema.NEAR
+
     def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
-        """Return why rounds may end: one more has followed a step below 1e-3 standard errors."""
-        last, by = lines[-2:], self.settings
-        sites = max(line.get(schema.ADMITTED, 0) for line in lines)
-        whole = by.mode == "rounds" and by.participants == by.clients
-        if not whole or any(line.get(schema.ADMITTED) != sites for line in last):
+        """Return why rounds may end: one more has followed a step below 1e-3 standard errors.
+
+        In both each site had answered that was asked, and none for the first time in the last.
+        """
+        none: set[str] = set()
+        heard = [{each["site"] for each in line.get(schema.CLIENTS, ())} for line in lines]
+        asked = [none.union(*heard) - {*line.get(schema.UNASKED, ())} for line in lines]
+        if not self._asks_all or heard[-2:] != asked[-2:] or heard[-1] - none.union(*heard[:-1]):
             return ""
-        step = last[0].get(schema.STEP, math.nan)
+        step = _step(lines[-2:][0])
         return f"a step was {step:.1e} standard errors" if step < schema.SETTLED else ""
 
     def doubt(self, facts: Facts, server: Server, reply: Reply) -> str:
-        """Return why no rows have a site's curvature P, slope g and mode W; "": some may.
-
-        The sum of z² over all N rows is N for each column z that the layer sees. So of n rows and
-        K classes P ≤ N/4, |g| ≤ √(n N), and ⟨W, P W⟩, a sum of the logits' variances, is at most
-        n (log(K − 1)/2 + 0.67)². Four, two and two times these are allowed: for sites that came
-        later, and for the prior of a site's own intercept.
-        """
+        """Return why no rows have a site's curvature, slope and mode; "": some may."""
         by, method = dict(self.settings), method_of(self.settings)
-        plain = by["mode"] == "rounds" and by["start_from"] == "none" and by["kl_weight"] == 1
-        if not (plain and self.family.classes and isinstance(method, PVI)):
+        if isinstance(method, Newton) and (method.masked or (said := method.fault(server, reply))):
+            return "" if method.masked else f"no rows have such a Hessian: {said}"
+        whole = by["start_from"] == "none" and by.get("kl_weight", 1) == 1
+        if not (by["mode"] == "rounds" and whole and isinstance(method, Newton | PVI)):
             return ""
-        bent, slope, spread = method.expanded.claimed(server, reply)
-        classes, every = len(facts["class_rows"]), float(facts["class_rows"].sum())
-        rows = reply.weight if server.counted else every
-        logits = rows * (math.log(max(classes - 1, 1)) / 2 + 0.67) ** 2
-        sound = bent <= every and slope <= 2 * math.sqrt(rows * every) and spread <= 2 * logits
-        return "" if sound else f"no {rows:.0f} rows of {every:.0f} have such a curvature or slope"
+        claim, every = method.claimed(server, reply), self._counted(facts)[0]
+        rows = min(reply.weight, every) if server.counted else every
+        if self._most(facts, claim, rows, every).allow(claim):
+            return ""
+        return f"no {rows:.0f} rows of {every:.0f} have such a curvature or slope"
+
+    def _most(self, facts: Facts, claim: Claim, rows: float, every: float) -> Most:
+        """Return the most that some of all rows can say."""
+        if self.family.classes:
+            return _bounds.of_classes(rows, every, len(facts["class_rows"]))
+        usual = torch.zeros(1, len(self._alive(facts)) + self.has_bias, dtype=torch.float64)
+        if self.own.family == "gaussian":
+            return _bounds.of_numbers(every, float(facts["noise_std"]), claim.away(usual))
+        events, exposure = float(facts["rows"][1]), every
+        if self.own.exposure != "none":
+            place = self.signature().features.index(self.own.exposure)
+            exposure = every * float(facts["mean"][place])
+        log_rate = math.log(events / exposure)
+        if self.has_bias:
+            usual[0, -1] = log_rate
+        return _bounds.of_counts(every, events, log_rate, claim.away(usual))
 
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return coefficients of the terms' own columns, against references."""
@@ -637,7 +727,7 @@ class Glm(Rows):
 
     def scores(self, outcome: Outcome, facts: Facts) -> Scored:
         """Return the step of the round in standard errors, and the NLL of any validation rows."""
-        step = float(outcome.told.get(schema.STEP, math.nan))
+        step = _step(outcome.told)
         x, y = deal.evaluation_data(self.held, self.deal)
         if not (self.predicts and len(y)):
             return Scored({schema.STEP: step, "nll": math.nan})
@@ -730,6 +820,12 @@ class Glm(Rows):
         return {"nll": -float(law.log_prob(y).mean()), "rmse": float(rmse)}
 
 
+def _step(told: Mapping[str, Any]) -> float:
+    """Return the step of a round; NaN, which a line holds as none, if it had none."""
+    step = told.get(schema.STEP)
+    return math.nan if step is None else float(step)
+
+
 _PAIR = re.compile(r"(?:`([^`]+)`|([^\s=`]+))=(?:`([^`]+)`|(\S+))(?:\s+|$)")
 
 
@@ -743,12 +839,6 @@ def _references(text: str) -> dict[str, str]:
         found[match[1] or match[2]] = match[3] or match[4]
         place = match.end()
     return found
-
-
-def _of_names(groups: Tensor | None) -> tuple[str, ...]:
-    """Return a line if several rows have one name."""
-    said = "Intervals take each row alone: they are too narrow if rows of one name are alike"
-    return () if groups is None else (said,)
 
 
 def copies(rows: Tensor) -> int:

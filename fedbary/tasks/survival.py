@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -33,15 +34,30 @@ from fedbary.data.deal import Shard
 from fedbary.data.examples import Examples
 from fedbary.data.standardise import Sums
 from fedbary.data.tables import Layout, perhaps
-from fedbary.errors import CellError, SettingError
+from fedbary.errors import CellError, RunError, SettingError
 from fedbary.inference._head import Joint
+from fedbary.methods._expanded import Claim
 from fedbary.parts.parameters import Positive
 from fedbary.predictive import Prediction, Predictive
+from fedbary.scores.survival import concordance, kaplan_meier, pair_sums, pairs
 from fedbary.settings.config import Settings
-from fedbary.tasks import _sums
+from fedbary.tasks import _bounds, _proportional, _sums
+from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._families import Family, of_counts
-from fedbary.tasks._values import Condition, Dialogue, Facts, Loss, Outcome, Question
+from fedbary.tasks._survived import (
+    CELLS,
+    CURVES,
+    PAIRS,
+    answer_cells,
+    answer_curves,
+    answer_pairs,
+    ask_cells,
+    ask_curves,
+    ask_pairs,
+    edges,
+)
+from fedbary.tasks._values import LEAST, Condition, Dialogue, Facts, Loss, Outcome, Question
 from fedbary.tasks.glm import Glm, OfTerms, of_terms
 from fedbary.texts import listed
 
@@ -50,6 +66,12 @@ if TYPE_CHECKING:
 
 OF, EVENT_TIMES, INTERVALS = "of", "event-times", "intervals"
 """Subjects of questions other than columns: times of events, or events and time by interval."""
+
+WEIGHTS = "output.weight"
+"""The model's tensor."""
+
+SHOWN = 3
+"""Terms whose tests of proportional hazards a line names, the least p first."""
 
 LOG_RANK = "log-rank"
 """The name of the question for a site's part of the log-rank tests."""
@@ -67,7 +89,8 @@ class OfSurvival(OfTerms):
     family
         hazard: a constant hazard in each interval of time. cox: a baseline of each site's own.
     intervals
-        Intervals of family=hazard; their cuts are quantiles of all sites' event times.
+        Intervals of time; their cuts are quantiles of all sites' event times. auto: 8 of
+        family=hazard; none of family=cox, where a number asks for the curves of survival.
     intercepts
         common: one baseline hazard, which gives absolute risk. site: each site's is a multiple of
         it, which the site never sends. auto: common of family=hazard, site of family=cox.
@@ -77,7 +100,7 @@ class OfSurvival(OfTerms):
 
     event: str = "event"
     family: Literal["hazard", "cox"] = "hazard"
-    intervals: Annotated[int, Field(ge=1, le=100)] = 8
+    intervals: Literal["auto"] | Annotated[int, Field(ge=1, le=100)] = "auto"
     intercepts: Literal["auto", "common", "site"] = "auto"
     at: Literal["auto"] | Positive = "auto"
 
@@ -85,10 +108,33 @@ class OfSurvival(OfTerms):
 def of_survival(settings: Settings) -> Iterator[Condition]:
     """Yield conditions on settings."""
     own = settings.of_task(OfSurvival)
+    ranks = own.family != "cox" or own.errors == "model"
+    yield "errors", ranks, "model for family=cox: rows of a partial likelihood have no own scores"
     common = own.family == "cox" and own.intercepts == "common"
     yield "intercepts", not common, "auto or site for family=cox; family=hazard has a common one"
     risk = own.at == "auto" or (own.family == "hazard" and own.intercepts != "site")
+    tests = settings.evaluate_on == "test"
+    yield "evaluate_on", tests, "test for task=survival: fedbary evaluate scores further rows"
     yield "at", risk, "auto: only family=hazard with a common baseline predicts a risk"
+
+
+@dataclass(frozen=True, eq=False)
+class Hazards:
+    """Predicted hazards of N rows.
+
+    Attributes
+    ----------
+    predictor : Tensor
+        x·β, the logarithm of the hazard over that of a common row, (N,).
+    risk : Tensor or None
+        Probability of an event until a time, (N,); None without a common baseline.
+    at : float
+        That time; NaN without a risk.
+    """
+
+    predictor: Tensor
+    risk: Tensor | None = None
+    at: float = math.nan
 
 
 class Cox(Joint):
@@ -148,7 +194,13 @@ class Survival(Glm):
     @property
     def baselines(self) -> int:
         """Number of the layer's inputs that stand for intervals, after those of the terms."""
-        return (self.own.intervals - (not self.predicts)) if self.own.family == "hazard" else 0
+        return (self.intervals - (not self.predicts)) if self.own.family == "hazard" else 0
+
+    @property
+    def intervals(self) -> int:
+        """Number of intervals of time; 0 for none."""
+        usual = 8 if self.own.family == "hazard" else 0
+        return usual if self.own.intervals == "auto" else self.own.intervals
 
     # What the data are
 
@@ -172,6 +224,10 @@ class Survival(Glm):
             raise CellError("event", self.own.event, allowed)
         if not levels and "=" in self.own.event:
             raise CellError("event", self.own.event, f"{column}: a column of 0 and 1")
+        if held.groups is not None:
+            said, allowed = "names that repeat", "one row a name, from time 0 on: rows with late "
+            allowed += "entry, or several of one patient, have no likelihood here"
+            raise CellError(f"{self.own.id} of {held.source}", said, allowed, said)
         event = self._event(held.x, held.layout)
         if not ((event == 0) | (event == 1)).all():
             said = "numbers other than 0 and 1"
@@ -214,9 +270,10 @@ class Survival(Glm):
         times, inside = parts(shard.y, event, facts["cuts"])
         row, interval = (times > 0).nonzero().T
         offset = times[row, interval].log() + log_rates(facts)[interval]
-        intervals = torch.eye(self.own.intervals)[interval, : self.baselines]
+        intervals = torch.eye(self.intervals)[interval, : self.baselines]
         y = torch.stack([inside[row, interval], offset], 1)
-        return Shard(torch.cat([x[row], intervals], 1), y, *none)
+        groups = torch.arange(len(x)) if shard.groups is None else shard.groups
+        return Shard(torch.cat([x[row], intervals], 1), y, *none, groups=groups[row])
 
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
@@ -227,15 +284,54 @@ class Survival(Glm):
             tests = [log_rank(shard.y, event, shard.x[:, g]) for g in self._groups()]
             parts_of = [torch.cat([apart, var.flatten()]) for apart, var in tests]
             return {"count": len(shard.y), "tests": torch.cat(parts_of).tolist()}
+        event = self._event(shard.x, self.signature())
+        if question in (PAIRS, CELLS, CURVES, _proportional.NAME):
+            return self._answer_last(question, shard.x, shard.y, event, asked, tensors)
         if OF not in asked:
             return super().answer(question, shard, asked, tensors)
-        event = self._event(shard.x, self.signature())
         if asked[OF] == INTERVALS:
-            cuts = torch.tensor(asked["cuts"], dtype=torch.float64)
-            return _sums.answer(torch.cat(parts(shard.y, event, cuts), 1), asked)
+            return _sums.answer(torch.cat(parts(shard.y, event, self._cuts(asked)), 1), asked)
+        if not self.intervals:
+            raise ValueError("a run without intervals, whose sites tell no time")
         times = shard.y.double().where(event == 1, torch.nan)[:, None]
         how = _sums.answer if question == _sums.NAME else _sums.answer_medians
         return how(times, asked)
+
+    def _cuts(self, asked: Mapping[str, Any]) -> Tensor:
+        """Return the cuts of a question; a ValueError if they are more than the settings say."""
+        cuts = torch.tensor(asked["cuts"], dtype=torch.float64)
+        if len(cuts) >= self.intervals:
+            raise ValueError(f"{len(cuts)} cuts, for {self.intervals} intervals")
+        return cuts
+
+    def _answer_last(
+        self,
+        question: str,
+        x: Tensor,
+        time: Tensor,
+        event: Tensor,
+        asked: Mapping[str, Any],
+        facts: Mapping[str, Tensor],
+    ) -> dict[str, Any]:
+        """Answer with what rows tell of a model, `WEIGHTS` among the facts."""
+        least = int(asked[LEAST])
+        if question == CURVES:
+            cuts = self._cuts(asked)
+            names = self.signature().features
+            levels = [names.index(level) for level in self.levels(self.signature())]
+            groups = torch.cat([torch.ones_like(x[:, :1]), x[:, levels]], 1)
+            return answer_curves(*parts(time, event, cuts), groups, least)
+        weights, taken = facts[WEIGHTS][0].double(), self.taken(x, facts)
+        held = self.hazards(weights, taken, facts, float(asked["at"]) if "at" in asked else None)
+        if question == PAIRS:
+            return answer_pairs(held.predictor, time, event)
+        if question == _proportional.NAME:
+            return _proportional.answer(taken, held.predictor, time, event)
+        assert held.risk is not None
+        until, happened = time.clamp_max(held.at), event * (time <= held.at)
+        log_hazard = held.predictor + self._log_parts(weights, until, facts).logsumexp(1)
+        cuts = edges(weights[: taken.shape[1]])
+        return answer_cells(held.predictor, held.risk, log_hazard.exp(), happened, cuts, least)
 
     # At the server
 
@@ -271,25 +367,33 @@ class Survival(Glm):
         answers = yield Question(LOG_RANK, read, {})
         return sum(answers, torch.zeros(numbers, dtype=torch.float64))
 
-    def _tests(self, signature: Layout, facts: Facts) -> Iterator[str]:
-        """Yield a line for each log-rank test."""
+    def log_ranks(self, signature: Layout, facts: Facts) -> Iterator[tuple[str, float, int]]:
+        """Yield column, statistic and degrees of freedom of each log-rank test within sites."""
         told = facts.get("log_rank", torch.zeros(0)).double()
         for group in self._groups():
             size = len(group)
             apart, var, told = told.split([size, size**2, len(told) - size - size**2])
             inverse = torch.linalg.pinv(var.view(size, size), hermitian=True, rtol=1e-9)
-            statistic = float(apart @ inverse @ apart)
             degrees = int(torch.linalg.matrix_rank(inverse, hermitian=True))
             column = signature.features[group[0]].partition("=")[0]
+            yield column, float(apart @ inverse @ apart), degrees
+
+    def _tests(self, signature: Layout, facts: Facts) -> Iterator[str]:
+        """Yield a line for each log-rank test."""
+        for column, statistic, degrees in self.log_ranks(signature, facts):
             said = f"chi² = {statistic:.4g} of {degrees}, p = {chdtrc(degrees, statistic):.2g}"
             yield f"Log-rank test within sites, {column}: {said}"
+
+    def levels(self, signature: Layout) -> list[str]:
+        """Return the levels, ``column=level``, whose curves sites tell."""
+        return [signature.features[place] for group in self._groups() for place in group]
 
     def _ask_cuts(self) -> Dialogue[dict[str, Tensor]]:
         """Return cuts, and the events and the time at risk of each interval over all sites.
 
         An interval without events is joined to its neighbour: it has no length then.
         """
-        number, of_times = self.own.intervals, {OF: EVENT_TIMES}
+        number, of_times = self.intervals, {OF: EVENT_TIMES}
         sums = yield from _sums.ask(1, missing=True, also=of_times)
         at = torch.arange(1, number).double() / number
         cuts = torch.zeros(0, dtype=torch.float64)
@@ -309,7 +413,7 @@ class Survival(Glm):
         sums: Sums = yield from _sums.ask(2 * (len(cuts) + 1), also=also)
         return (sums.mean * sums.count).clamp_min(0).view(2, -1)
 
-    def _events(self, facts: Facts) -> tuple[float, str, int]:
+    def events(self, facts: Facts) -> tuple[float, str, int]:
         """Return the number of events, what they are, and the columns that they must tell."""
         signature = self.signature()
         events = float(facts["rows"][0]) * float(self._event(facts["mean"][None], signature))
@@ -317,8 +421,66 @@ class Survival(Glm):
 
     def _counted(self, facts: Facts) -> tuple[float, Tensor]:
         """Return the rows of all sites, and their events."""
-        events, *_ = self._events(facts)
+        events, *_ = self.events(facts)
         return float(facts["rows"][0]), torch.tensor([events], dtype=torch.float64)
+
+    def _most(self, facts: Facts, claim: Claim, rows: float, every: float) -> Most:
+        """Return the most that all rows can say."""
+        events, *_ = self.events(facts)
+        if self.own.family == "cox":
+            return _bounds.of_events(every, events)
+        width = len(self._alive(facts)) + self.baselines
+        usual = torch.zeros(1, width, dtype=torch.float64)  # offsets hold the rates of intervals
+        return _bounds.of_counts(every, events, 0.0, claim.away(usual))
+
+    def ask_last(self, model: nn.Module, facts: Facts) -> Dialogue[dict[str, Tensor]]:
+        """Ask for pairs within sites, for cells of predicted risk, and for curves."""
+        found = yield from super().ask_last(model, facts)
+        tensors = {**facts, WEIGHTS: model.state_dict()[WEIGHTS]}
+        sites = yield from ask_pairs(tensors)
+        if not sites:
+            return found
+        found |= {"pairs": _sum(sites), "sites": torch.tensor([float(len(sites))])}
+        if self.predicts and (cells := (yield from ask_cells(tensors, self.at(facts)))):
+            found |= {"cells": _sum(cells), "at": torch.tensor([self.at(facts)]).double()}
+        width = len(self._alive(facts))
+        if proportional := (yield from _proportional.ask(tensors, width)):
+            found |= {"proportional": _sum(proportional)}
+        if not self.intervals:
+            return found
+        try:
+            cuts = facts["cuts"] if "cuts" in facts else (yield from self._ask_cuts())["cuts"]
+        except RunError:  # no site tells its times
+            return found
+        cuts = cuts[cuts.diff(prepend=cuts.new_zeros(1)) > 0]
+        groups = len(self.levels(self.signature()))
+        if curves := (yield from ask_curves(cuts, groups)):
+            found |= {"curves": _sum(curves), "cuts": cuts}
+        return found
+
+    def said_last(self, found: Mapping[str, Tensor], facts: Facts) -> Iterator[str]:
+        """Yield lines on C and on tests of proportional hazards."""
+        if "pairs" not in found:
+            yield "C is not known: no site told its pairs"
+            return
+        c, low, high = concordance(found["pairs"].numpy())
+        many = f"{float(found['pairs'][1]):.0f} pairs within {int(found['sites'])} sites"
+        yield f"C = {c:.3f} ({low:.3f} to {high:.3f}) by {many}, at rows that were trained on"
+        if "proportional" not in found:
+            return
+        alive, design = self._alive(facts), self.design(self.signature(), facts)
+        turn = facts["turn"].view(len(alive), -1).double()[alive]
+        groups: dict[str, list[int]] = {}
+        kept = [term for term, held in zip(design.terms_of_columns, alive, strict=True) if held]
+        for place, term in enumerate(kept):
+            groups.setdefault(":".join(factor.name for factor in term), []).append(place)
+        back = torch.zeros_like(turn)
+        back[:, alive] = torch.linalg.inv(turn[:, alive])
+        (_, whole, degrees), *each = _proportional.score_tests(found["proportional"], back, groups)
+        least = sorted((float(chdtrc(k, chi2)), name) for name, chi2, k in each if k)[:SHOWN]
+        said = f"chi² = {whole:.4g} of {degrees}, p = {chdtrc(degrees, whole):.2g}"
+        terms = ", ".join(f"{name} p = {p:.2g}" for p, name in least)
+        yield f"Proportional hazards within sites, by log time: {said}; least: {terms}"
 
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return logarithms of hazard ratios, and of the baseline's hazards or their ratios."""
@@ -362,8 +524,12 @@ class Survival(Glm):
         """Read the rows of a file, which needs no column of events."""
         held = super().examples(path, self._without_events(signature))
         if set(self.beside_terms) <= held.columns.keys():
-            return super().examples(path, signature)
-        return replace(held, x=self._with_events(held.x, signature), layout=signature)
+            held = super().examples(path, signature)
+            if held.y is None:
+                return held
+            return replace(held, y=torch.stack([held.y, self._event(held.x, signature)], 1))
+        x = self._with_events(held.x, signature)
+        return replace(held, x=x, y=None, layout=signature)
 
     def _without_events(self, layout: Layout) -> Layout:
         columns = tuple(each for each in layout.columns if each[0] not in self.beside_terms)
@@ -398,11 +564,31 @@ class Survival(Glm):
         tuple of Tensor
             log H, (N,), and its slopes by the weights, (N, P + J).
         """
-        time = torch.tensor([at], dtype=torch.float64)
-        terms, base = weights.split([x.shape[1], self.baselines])
+        logs = self._log_parts(weights, torch.tensor([at], dtype=torch.float64), facts)
+        found = x.double() @ weights[: x.shape[1]] + logs.logsumexp(1)
+        return found, torch.cat([x.double(), logs.softmax(1).expand(len(x), -1)], 1)
+
+    def _log_parts(self, weights: Tensor, time: Tensor, facts: Facts) -> Tensor:
+        """Return log t_j h_j exp(α_j) of each time, (K, J)."""
         inside, _ = parts(time, time, facts["cuts"])
-        logs = (x.double() @ terms)[:, None] + base + log_rates(facts) + inside.log()
-        return logs.logsumexp(1), torch.cat([x.double(), logs.softmax(1)], 1)
+        return weights[len(weights) - self.baselines :] + log_rates(facts) + inside.log()
+
+    def at(self, facts: Facts) -> float:
+        """Return the time of the predicted risk."""
+        last = facts["cuts"][-1] if len(facts["cuts"]) else facts["at_risk"].sum()
+        return float(last if self.own.at == "auto" else self.own.at)
+
+    def hazards(self, weights: Tensor, x: Tensor, facts: Facts, at: float | None = None) -> Hazards:
+        """Return the hazards of rows as the layer sees them, and their risk if any.
+
+        `weights` are (P + J,) float64. `at` is by default the settings' time.
+        """
+        predictor = x.double() @ weights[: x.shape[1]]
+        if not self.predicts:
+            return Hazards(predictor)
+        at = self.at(facts) if at is None else at
+        base = self._log_parts(weights, torch.tensor([at], dtype=torch.float64), facts)
+        return Hazards(predictor, -(-(predictor + base.logsumexp(1)).exp()).expm1(), at)
 
     def predicted(
         self, model: nn.Module, x: Tensor, facts: Facts, seed: int, by: Predictive
@@ -418,11 +604,9 @@ class Survival(Glm):
 
     def _risk(self, model: nn.Module, facts: Facts) -> Callable[[Tensor], Prediction]:
         self.require_predicting()
-        last = facts["cuts"][-1] if len(facts["cuts"]) else facts["at_risk"].sum()
-        at = float(last if self.own.at == "auto" else self.own.at)
-        weights = model.state_dict()["output.weight"][0].double()
-        none = torch.zeros(1, len(weights) - self.baselines)
-        base = self.log_hazard(weights, none, at, facts)[0]
+        weights = model.state_dict()[WEIGHTS][0].double()
+        at = torch.tensor([self.at(facts)], dtype=torch.float64)
+        base = self._log_parts(weights, at, facts).logsumexp(1)
 
         def predicted(x: Tensor) -> Prediction:
             terms = x.double() @ weights[: x.shape[1]]
@@ -437,9 +621,32 @@ class Survival(Glm):
         survival, risk = prediction.probs.numpy().T
         return {"risk": risk, "survival": survival}
 
+    def require_predicting(self) -> None:
+        """Raise a SettingError without a common baseline."""
+        if self.own.family == "cox":
+            allowed = "hazard, for absolute risk: family=cox has a baseline of each site's own, "
+            allowed += "and tells ratios of hazards alone: fedbary coefficients"
+            raise SettingError("family", "cox", allowed)
+        super().require_predicting()
+
     def judged(self, prediction: Any, y: Tensor) -> dict[str, float]:
-        """Raise a SettingError: times may be cut short, so that a time alone judges no risk."""
-        raise SettingError("task", "survival", "predictions: there are no scores of them yet")
+        """Return C; with a common baseline mean predicted and Kaplan-Meier risk, too.
+
+        Targets are times and events, (N, 2). The observed risk is NaN where it has no interval, as
+        without an event until then.
+        """
+        time, event = y.double().numpy().T
+        sums = pair_sums(*pairs(prediction.predictor.float().numpy(), time, event))
+        found = {"c_index": concordance(sums)[0]}
+        if prediction.risk is None:
+            return found
+        survival, low, _ = kaplan_meier(time, event, prediction.at)
+        observed = math.nan if math.isnan(low) else 1 - survival
+        return {**found, "predicted_risk": float(prediction.risk.mean()), "observed_risk": observed}
+
+
+def _sum(tensors: list[Tensor]) -> Tensor:
+    return torch.stack(tensors).sum(0)
 
 
 def log_rates(facts: Facts) -> Tensor:

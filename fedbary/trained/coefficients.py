@@ -17,7 +17,8 @@ and with u_k = 1/(s_k² + τ²) the mean m = Σ u b/Σ u has the Hartung-Knapp i
 
     h² = max(1, Σ u_k (b_k − m)²/(K − 1))/Σ u,
 
-never below that of DerSimonian and Laird. A new site lies in m ± t_{K−2} √(τ² + h²).
+never below that of DerSimonian and Laird. A new site lies in m ± t_{K−2} √(τ² + h²). The slopes
+r_k tell whether sites differ: small sites tell it better so, see `Factors.p_differ`.
 
 References: DerSimonian and Laird 1986; Hartung and Knapp 2001; Röver, Knapp and Friede 2015, for
 the maximum; Higgins, Thompson and Spiegelhalter 2009, for the prediction.
@@ -52,7 +53,7 @@ COLLINEAR = 1e-6
 """Fraction of the largest eigenvalue of a precision below which an eigenvalue is rounding."""
 
 DIFFER = 0.05
-"""Value of p of Q below which sites differ."""
+"""Value of a score test's p below which sites differ."""
 
 FEWEST = 5
 """Fewest rows that the table names; a smaller number is ``<5``."""
@@ -90,6 +91,24 @@ class Site:
     alone: tuple[np.ndarray, np.ndarray] | None = None
 
 
+class Sandwich(NamedTuple):
+    """What makes standard errors that hold where the model is wrong.
+
+    Attributes
+    ----------
+    products : ndarray
+        B, the sum of products of the clusters' scores by v, (p, p), times a correction.
+    degrees : float
+        Degrees of freedom of the intervals' t; infinite for a normal.
+    words : str
+        What the clusters are.
+    """
+
+    products: np.ndarray
+    degrees: float
+    words: str
+
+
 @dataclass(frozen=True, eq=False)
 class Factors:
     """The factors of a posterior of coefficients.
@@ -103,9 +122,15 @@ class Factors:
     prior_precision : float
         λ; 0 for a flat prior.
     sites : mapping of str to Site
-        Each site's factor by its name.
+        Each site's factor by its name; empty where the run holds no more than their sum.
     degrees : float
         Degrees of freedom of the intervals' t; infinite for a normal.
+    summed : ndarray or None
+        Σ P_k where the run holds no site's own.
+    sandwich : Sandwich or None
+        What the shown standard errors are made of; None: the precision.
+    unshared : frozenset of str
+        Names of the sites whose own estimates are not shown.
     """
 
     contrasts: Contrasts
@@ -114,12 +139,21 @@ class Factors:
     prior_precision: float
     sites: Mapping[str, Site]
     degrees: float = np.inf
+    summed: np.ndarray | None = None
+    sandwich: Sandwich | None = None
+    unshared: frozenset[str] = frozenset()
+
+    @property
+    def shown(self) -> list[str]:
+        """Names of the sites whose own estimates are shown."""
+        return [name for name in self.sites if name not in self.unshared]
 
     @cached_property
     def precision(self) -> np.ndarray:
         """Λ, (p, p)."""
         total = self.prior_precision * np.eye(len(self.mode))
-        return total + sum(site.precision for site in self.sites.values())
+        held = [site.precision for site in self.sites.values()]
+        return total + (sum(held) if self.summed is None else self.summed)
 
     @cached_property
     def root(self) -> np.ndarray:
@@ -146,8 +180,25 @@ class Factors:
 
     @property
     def stds(self) -> np.ndarray:
-        """Standard deviation of each coefficient, (p,)."""
+        """Standard deviation of each coefficient under the model, (p,)."""
         return np.asarray(np.linalg.norm(self.turn @ self.root, axis=1))
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Covariance of the coefficients as the table shows them, (p, p): J Λ⁻¹ B Λ⁻¹ Jᵀ.
+
+        B is the sandwich's; without one it is Λ.
+        """
+        half = self.turn @ self.root
+        if self.sandwich is None:
+            return np.asarray(half @ half.T)
+        bread = half @ self.root.T
+        return np.asarray(bread @ self.sandwich.products @ bread.T)
+
+    @property
+    def errors(self) -> np.ndarray:
+        """Standard error of each coefficient as the table shows it, (p,)."""
+        return self.stds if self.sandwich is None else np.sqrt(self.covariance.diagonal())
 
     @property
     def prior_stds(self) -> np.ndarray:
@@ -157,7 +208,7 @@ class Factors:
 
     @property
     def prior_shifts(self) -> np.ndarray:
-        """How far the prior moves each estimate, in its standard deviations, (p,)."""
+        """The move of each estimate by the prior, in its standard deviations, (p,)."""
         pull = self.root @ (self.root.T @ (self.prior_precision * self.mode))
         return np.asarray(-(self.turn @ pull) / self.stds)
 
@@ -174,8 +225,11 @@ class Factors:
     def without(self, name: str) -> np.ndarray:
         """Return the estimates with a site's factor divided out.
 
-        NaN where no other site tells one, or all where one step from the mode does not tell them.
+        NaN where no other site tells one, or all where one step from the mode does not tell them,
+        or where only one site is left, whose own estimates are not shown.
         """
+        if len(left_over := {*self.sites} - {name}) == 1 and left_over <= self.unshared:
+            return np.full_like(self.mode, np.nan)
         others = [site.precision for key, site in self.sites.items() if key != name]
         left = sum(others, np.zeros_like(self.precision))
         step, _, known, _ = self._solved(left, -self.sites[name].slope, self.prior_precision)
@@ -216,7 +270,7 @@ class Factors:
         """Return the score test's p of one β for all sites, and the site that it is most due to.
 
         Σ r_kᵀ P_k⁻¹ r_k is χ² then. It needs no estimate of a site's own, so that a site of one
-        class counts, too. p is NaN for a single site.
+        class counts, too. p is NaN for a single site, and where no site's factor is known.
         """
         found, degrees = dict[str, float](), -len(self.mode)
         for name, site in self.sites.items():
@@ -224,7 +278,40 @@ class Factors:
             found[name] = float(step @ site.slope)
             degrees += rank
         p = float(chdtrc(degrees, sum(found.values()))) if degrees > 0 else np.nan
-        return p, max(found, key=found.__getitem__)
+        return p, max(found, key=found.__getitem__, default="")
+
+    @cached_property
+    def p_differ(self) -> np.ndarray:
+        """Each coefficient's p of the score test that it is the same at all sites, (p,).
+
+        a is the move of v by the coefficient, less what an intercept explains of it. t_k = aᵀr_k
+        has a variance C_kk if all coefficients are common. Σ t_k²/C_kk is compared with the
+        multiple of χ² that has its mean and variance. Small sites count, and those of one class.
+        """
+        moves, names = np.linalg.inv(self.turn), np.array(self.contrasts.units)
+        level = moves[:, np.tile(names == "", len(self.contrasts.outcomes))]
+        if level.shape[1]:
+            bent = level.T @ self.precision
+            slopes = moves - level @ np.linalg.solve(bent @ level, bent @ moves)
+            moves = np.where(np.tile(names == "", len(self.contrasts.outcomes)), moves, slopes)
+        return np.array([self._p_differ(place, move) for place, move in enumerate(moves.T)])
+
+    def _p_differ(self, place: int, move: np.ndarray) -> float:
+        sites = [*self.sites.values()]
+        scores = np.array([site.slope @ move for site in sites])
+        common = np.array([site.precision @ move for site in sites]) @ self.root @ self.root.T
+        covariance = np.zeros((len(sites), len(sites)))
+        for number, site in enumerate(sites):
+            apart = -common
+            apart[number] += move
+            var = np.nan_to_num(np.broadcast_to(site.spread, len(move))[place], nan=1.0) ** 2
+            covariance += var * apart @ site.precision @ apart.T
+        size = covariance.diagonal()
+        told = size > UNTOLD * size.max()
+        alike = covariance[told][:, told] / np.sqrt(np.outer(size[told], size[told]))
+        count, squares = int(told.sum()), float((alike**2).sum())
+        found = float((scores[told] ** 2 / size[told]).sum())
+        return float(chdtrc(count**2 / squares, found * count / squares)) if count > 1 else np.nan
 
 
 class Heterogeneity(NamedTuple):
@@ -310,6 +397,11 @@ class Coefficients:
             If there is no such site.
         """
         sites = self.factors.sites
+        if site in self.factors.unshared:
+            allowed = (
+                f'a site with share="estimate" in its node config: {listed(self.factors.shown)}'
+            )
+            raise SettingError("site", site, allowed)
         if site is not None and site not in sites:
             raise SettingError("site", site, f"a site of this run: {', '.join(sites)}")
         low, high = ends(self.level)
@@ -317,10 +409,11 @@ class Coefficients:
         ratio = RATIOS.get(self.factors.contrasts.link, "")
         heads = {"estimate": "estimate", "std": "std", low: f"[{left}", high: f"{right}]"}
         heads |= {ratio: ratio} if ratio else {}
-        heads |= {"P(> 0)": "P(> 0)", "tau": "tau", "I2": "I2", "p of Q": "p of Q"}
+        heads |= {"P(> 0)": "P(> 0)", "tau": "tau", "I2": "I2", "p differ": "p differ"}
         heads |= {f"HK {low}": f"HK [{left}", f"HK {high}": f"{right}]"}
         heads |= {site: site, f"{site} std": "std"} if site else {}
         heads |= {"rows": "rows", "events": "events", "flag": ""}
+        heads = {column: head for column, head in heads.items() if column in self.table}
         parts = [self.title, *self.notes]
         for outcome, lines in self.table.groupby("outcome", sort=False):
             names = [str(outcome), *map(_named, lines["term"], lines["unit"])]
@@ -336,7 +429,8 @@ class Coefficients:
     def picture(self) -> Figure:
         """Draw the forest of all terms but the intercepts; a number's is of one deviation.
 
-        The Hartung-Knapp interval stands where Q's p, or that of the score test, is below 0.05.
+        The Hartung-Knapp interval stands where p of a score test is below 0.05: that of the term,
+        or that of all terms.
         """
         (low, high), held = ends(self.level), self.factors.contrasts
         names, scales = list[str](), list[float]()
@@ -348,10 +442,13 @@ class Coefficients:
         for outcome, lines in self.table.groupby("outcome", sort=False):
             slopes = (lines["unit"] != "").to_numpy()
             by = {c: (v * scales)[slopes] for c, v in lines.select_dtypes("float").items()}
-            random = np.array([by[f"HK {low}"], by[f"HK {high}"]])
-            random[:, ~((lines["p of Q"].to_numpy()[slopes] < DIFFER) | whole)] = np.nan
-            sites = np.array([[by[site], by[f"{site} std"]] for site in self.factors.sites])
-            both = np.array([by[low], by[high]])
+            both, known = np.array([by[low], by[high]]), self.factors.shown
+            random, sites = np.full_like(both, np.nan), np.zeros((0, 2, both.shape[1]))
+            if self.factors.sites:
+                random = np.array([by[f"HK {low}"], by[f"HK {high}"]])
+                random[:, ~((by["p differ"] < DIFFER) | whole)] = np.nan
+                sites = np.array([[by[site], by[f"{site} std"]] for site in known])
+                sites = sites.reshape(-1, 2, both.shape[1])
             panels[str(outcome)] = Forest(by["estimate"], both, random, sites)
         ratio = RATIOS.get(held.link, "")
         return forest(names, panels, ratio.capitalize() or "Difference", bool(ratio))
@@ -367,19 +464,21 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
 
     Its columns are ``outcome``, ``term`` and ``unit``; ``estimate``, ``std`` and its interval; the
     ratio exp(β) with its interval where the link has one; ``P(> 0)``; ``rows`` and ``events``;
-    ``tau``, ``I2``, ``Q`` and ``p of Q`` of the sites' own estimates, ``random mean`` with its
-    Hartung-Knapp interval (``HK``) and the interval of a ``new site``; ``shift by prior`` in
-    standard deviations; ``flag``; and for each site its own estimate, its std, and the estimate
-    ``without`` it.
+    ``p differ`` of the score test, see `Factors.p_differ`; ``tau``, ``I2``, ``Q`` and ``p of Q`` of
+    the sites' own estimates, ``random mean`` with its Hartung-Knapp interval (``HK``) and the
+    interval of a ``new site``; ``shift by prior`` in standard deviations; ``flag``; and for each
+    site its own estimate and its std, if it is shown, and the estimate ``without`` it. Without
+    sites' factors there is nothing from ``p differ`` to ``new site``.
     """
     import pandas
 
     told, (low, high) = factors.contrasts, ends(level)
     outcomes = len(told.outcomes)
-    estimates, stds, degrees = factors.estimates, factors.stds, factors.degrees
+    estimates, stds = factors.estimates, factors.errors
+    degrees = factors.sandwich.degrees if factors.sandwich else factors.degrees
     half = stdtrit(degrees, (1 + level) / 2) * stds
     own = {name: factors.own(name) for name in factors.sites}
-    pairs = np.array(list(own.values()))
+    pairs = np.array(list(own.values())).reshape(-1, 2, len(stds))
     differ = [heterogeneity(pairs[:, 0, j], pairs[:, 1, j], level) for j in range(len(stds))]
     by = dict(zip(Heterogeneity._fields, np.array(differ).T, strict=True))
     columns: dict[str, Sequence[object] | np.ndarray] = {
@@ -400,20 +499,18 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
         "P(> 0)": stdtr(degrees, estimates / stds),
         "rows": list(map(counted, told.rows.flatten().tolist())),
         "events": list(map(counted, told.events.flatten().tolist())),
-        "tau": by["tau"],
-        "I2": by["i2"],
-        "Q": by["q"],
-        "p of Q": by["p"],
-        "random mean": by["mean"],
-        f"HK {low}": by["low"],
-        f"HK {high}": by["high"],
-        f"new site {low}": by["new_low"],
-        f"new site {high}": by["new_high"],
-        "shift by prior": factors.prior_shifts,
-        "flag": flags(factors),
     }
+    names = {"tau": "tau", "i2": "I2", "q": "Q", "p": "p of Q", "mean": "random mean"}
+    names |= {"low": f"HK {low}", "high": f"HK {high}"}
+    names |= {"new_low": f"new site {low}", "new_high": f"new site {high}"}
+    if own:
+        columns |= {"p differ": factors.p_differ}
+        columns |= {called: by[name] for name, called in names.items()}
+    columns |= {"shift by prior": factors.prior_shifts, "flag": flags(factors)}
     for name, (estimate, std) in own.items():
-        columns |= {name: estimate, f"{name} std": std, f"without {name}": factors.without(name)}
+        if name not in factors.unshared:
+            columns |= {name: estimate, f"{name} std": std}
+        columns |= {f"without {name}": factors.without(name)}
     return pandas.DataFrame(columns)
 
 
@@ -442,7 +539,7 @@ def _aligned(names: Sequence[str], values: DataFrame, heads: Mapping[str, str]) 
     for name, row in zip(names[1:], values.itertuples(index=False), strict=True):
         rows.append([name])
         for column, cell in zip(heads, row, strict=True):
-            digits = ".3f" if column in ("P(> 0)", "p of Q", "I2") else ".4g"
+            digits = ".3f" if column in ("P(> 0)", "p differ", "I2") else ".4g"
             text = format(cell, digits) if isinstance(cell, float) else str(cell)
             rows[-1].append("" if text == "nan" else text)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

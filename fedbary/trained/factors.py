@@ -1,18 +1,19 @@
 """The table of a run's coefficients, from the factors that its server holds.
 
-PVI's full Laplace sites are factors as they are. Sums of products are those of least squares under
-a flat prior: P_k = A_k/s² with the residual variance s² = RSS/(n − p). Sums of LDA and Ridge are of
-a linear model of each class's probability.
+PVI's full Laplace sites are factors as they are. Newton's sums are one factor of all sites. Sums of
+products are those of least squares under a flat prior: P_k = A_k/s² with the residual variance s² =
+RSS/(n − p). Sums of LDA and Ridge are of a linear model of each class's probability.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 
 from fedbary.aggregation.covariance import unpacked
 from fedbary.aggregation.sums import select_prefix
@@ -21,17 +22,20 @@ from fedbary.methods import method_of
 from fedbary.methods._expanded import OWN, RESIDUAL, SLOPE
 from fedbary.methods._method import Method, Tensors, by_client, whose
 from fedbary.methods._sums import SumsMethod, sites_of
+from fedbary.methods.newton import STDS, Newton, mode_of
 from fedbary.methods.pvi import PVI
 from fedbary.runs.resume import rounds_before, sound_checkpoint
-from fedbary.runs.schema import CLIENTS, SETTLED
+from fedbary.runs.schema import CLIENTS, ROUND, SETTLED, unshared
 from fedbary.settings.config import Settings
 from fedbary.tasks import INTERCEPT, Contrasts, are_levels
+from fedbary.tasks._sandwich import CLUSTERS, KEPT, PRODUCTS, ROWS, SITES
 from fedbary.texts import listed
 from fedbary.trained.coefficients import (
     COLLINEAR,
     DIFFER,
     Coefficients,
     Factors,
+    Sandwich,
     Site,
     counted,
     ends,
@@ -46,6 +50,12 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-6
 """A site's variance over that of all sites that is rounding: all of its targets are equal."""
+
+SUMS_ALONE = (
+    "No tau, Q, own estimates, nor estimates without a site: the server added the sites' numbers "
+    "and kept the sums alone. method=PVI keeps each site's"
+)
+"""The line on what a run of Newton does not tell."""
 
 FEW_EVENTS = 10
 """Events a coefficient below which a line warns."""
@@ -68,6 +78,7 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
     state, model = select_prefix(METHOD_STATE, checkpoint.strategy), checkpoint.arrays
     _require_linear(contrasts, model)
     notes = [*contrasts.notes, *_unused_rows(trained), *_filled(trained, anyway)]
+    notes += trained.task.said_last(trained.told, trained.facts)
     if isinstance(method, SumsMethod):
         factors = of_sums(method, state, contrasts)
         words = f"least squares, t with {factors.degrees:.0f} degrees of freedom"
@@ -76,17 +87,29 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
                 "Estimates are differences of probabilities. The intervals take one variance for "
                 "all rows, which classes do not have; for odds ratios: " + BEGIN
             )
+        seen = {name: site.rows for name, site in factors.sites.items()}
     else:
-        assert isinstance(method, PVI)
-        seen = {c["site"]: c["num-examples"] for r in trained.rounds for c in r.get(CLIENTS, [])}
-        factors = of_laplace(method, model, state, contrasts, seen)
+        assert isinstance(method, Newton | PVI)
         words = f"mode and curvature, prior N(0, {method.prior_std:g}²)"
+        if isinstance(method, Newton):
+            seen, factors = _seen(trained.rounds[-1:]), of_newton(method, state, contrasts)
+            notes += [*spread_of_intercepts(method, state, level), SUMS_ALONE]
+        else:
+            seen = _seen(trained.rounds)
+            factors = of_laplace(method, model, state, contrasts, seen)
         notes += _unsettled(trained, factors, state, anyway)
+        factors = with_sandwich(trained, factors, seen, anyway)
+        words += f"; {factors.sandwich.words}" if factors.sandwich else ""
+    factors = replace(factors, unshared=frozenset(unshared(trained.rounds)))
     table = tabulated(factors, level)
-    rows = sum(site.rows for site in factors.sites.values())
-    title = f"{settings.method}, {rows:.0f} rows of {len(factors.sites)} sites: {words}"
+    title = f"{settings.method}, {sum(seen.values()):.0f} rows of {len(seen)} sites: {words}"
     notes += _cautions(factors, table, level)
     return Coefficients(table, title, tuple(notes), factors, level)
+
+
+def _seen(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the rows of each site by its name, by some rounds' lines."""
+    return {c["site"]: float(c["num-examples"]) for r in rounds for c in r.get(CLIENTS, [])}
 
 
 def basis(contrasts: Contrasts) -> tuple[np.ndarray, np.ndarray]:
@@ -127,6 +150,69 @@ def of_laplace(
             own, at_zero = projected(alone[client])
             sites[name] = replace(sites[name], alone=(own, at_zero + own @ mode))
     return Factors(contrasts, turn, mode, method.prior_std**-2, sites, contrasts.degrees)
+
+
+def of_newton(method: Newton, state: Tensors, contrasts: Contrasts) -> Factors:
+    """Return the posterior of Newton's sums; its mode is a step from the point of the sums.
+
+    The standard deviation of random intercepts is integrated over, as a normal in its logarithm.
+    """
+    q, turn = basis(contrasts)
+    layer, precision, prior = len(q), method.precision(state).numpy(), method.prior_std**-2
+    across, corner = precision[:layer, layer:], precision[layer:, layer:]
+    marginal = precision[:layer, :layer] - across @ np.linalg.solve(corner, across.T)
+    summed = q.T @ marginal @ q - prior * np.eye(layer)
+    mode = q.T @ mode_of(state).numpy()[:layer]
+    return Factors(contrasts, turn, mode, prior, {}, contrasts.degrees, summed)
+
+
+def with_sandwich(
+    trained: Trained, factors: Factors, seen: Mapping[str, float], anyway: bool
+) -> Factors:
+    """Return factors with what the sites told of their scores, if the settings ask for it.
+
+    For n rows, k parameters and G clusters B is multiplied by n/(n − k) for rows (HC1), and by
+    G/(G − 1) (n − 1)/(n − k) for groups and sites, whose t has G − 1 degrees of freedom.
+    """
+    how = dict(trained.settings).get("errors", "model")
+    if how == "model":
+        return factors
+    q, _ = basis(factors.contrasts)
+    held = select_prefix(KEPT, trained.told)
+    sites = int(held.get(SITES, torch.zeros(1)))
+    now = bool(held) and int(trained.told[ROUND]) == trained.rounds[-1][ROUND]
+    if not now or sites < len(seen):
+        if anyway:
+            return factors
+        allowed = "products of scores of all sites; --anyway (anyway=True) takes the model's errors"
+        said = f"{how}, and {sites if now else 0} of {len(seen)} sites told them at the mode"
+        raise SettingError("errors", said, allowed)
+    own = 0 if trained.task.predicts else len(seen) * len(factors.contrasts.outcomes)
+    rows, clusters = float(held[ROWS]), float(held[CLUSTERS])
+    left, by_rows = rows - len(factors.mode) - own, how == "robust" and clusters == rows
+    if min(left, clusters - 1) < 1:
+        allowed = f"more than {rows - left:.0f} rows, and two clusters"
+        raise SettingError("errors", f"{how}, and {rows:.0f} rows in {clusters:.0f}", allowed)
+    if by_rows:
+        scale, degrees, words = rows / left, factors.degrees, "robust standard errors (HC1)"
+    else:
+        scale, degrees = clusters / (clusters - 1) * (rows - 1) / left, clusters - 1
+        called = "sites, too small where these are few" if how == "site" else "groups"
+        words = f"standard errors by {clusters:.0f} {called}, t with {degrees:.0f} degrees"
+    products = q.T @ unpacked(held[PRODUCTS], len(q)).numpy() @ q
+    return replace(factors, sandwich=Sandwich(scale * products, degrees, words))
+
+
+def spread_of_intercepts(method: Newton, state: Tensors, level: float) -> Iterator[str]:
+    """Yield a line on the standard deviation of random intercepts, with its interval."""
+    if int(state[STDS]):
+        std = float(np.sqrt(np.linalg.inv(method.precision(state).numpy())[-1, -1]))
+        log = float(mode_of(state)[-1])
+        low, tau, high = np.exp(log + np.array([-1, 0, 1]) * ndtri((1 + level) / 2) * std)
+        yield (
+            f"Sites' intercepts: standard deviation {tau:.3g}, {100 * level:g} % interval "
+            f"{low:.3g} to {high:.3g}. The intercept of the table is their mean"
+        )
 
 
 def of_sums(method: SumsMethod, state: Tensors, contrasts: Contrasts) -> Factors:
@@ -191,11 +277,13 @@ def _require_right(settings: Settings, method: Method) -> None:
     words = {"kl_weight": 1.0, "class_weights": "none"}
     if isinstance(method, SumsMethod):
         words = {"max_norm": 0.0, "epsilon": 0.0, "max_weight_ratio": "none"}
-    elif not isinstance(method, PVI):
-        allowed = "ConjugateGaussian, Ridge, LDA or PVI with full sites. Other methods hold no "
-        allowed += f"curvature of each site, or one whose standard deviations are wrong: {BEGIN}"
+    elif not isinstance(method, Newton | PVI):
+        allowed = (
+            "ConjugateGaussian, Ridge, LDA, Newton, or PVI with full sites. Other methods hold "
+        )
+        allowed += f"no curvature, or one whose standard deviations are wrong: {BEGIN}"
         raise SettingError("method", settings.method, allowed)
-    elif method.covariance != "full":
+    elif isinstance(method, PVI) and method.covariance != "full":
         given = "of a mean field" if method.covariance == "none" else method.covariance
         allowed = "full: the standard deviations of the others are wrong where columns are "
         raise SettingError("covariance", given, f"{allowed}correlated; begin with {BEGIN}")
@@ -249,7 +337,8 @@ def _unsettled(trained: Trained, factors: Factors, state: Tensors, anyway: bool)
     last = next((line for line in reversed(trained.rounds) if CLIENTS in line), {CLIENTS: ()})
     heard = {client["site"] for client in last[CLIENTS]}
     if RESIDUAL in state:
-        step = np.abs(factors.contrasts.matrix.numpy() @ state[RESIDUAL].numpy() / factors.stds)
+        matrix, step = factors.contrasts.matrix.numpy(), state[RESIDUAL].numpy()
+        step = np.abs(matrix @ step[: matrix.shape[1]] / factors.stds)
         names = factors.contrasts.terms * len(factors.contrasts.outcomes)
         said = f"a last step of {step.max():.2g} standard deviations ({names[int(step.argmax())]})"
         settled = step.max() <= SETTLED
@@ -274,20 +363,24 @@ def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]
         f"{o}: {t}" if several else t for o, t in zip(table["outcome"], table["term"], strict=True)
     ]
     table = table.assign(name=names)
-    if len(differ := table[table["p of Q"] < DIFFER]):
+    if factors.sites and len(differ := table[table["p differ"] < DIFFER]):
         shown = [f"{r['name']} {r[low]:.4g} to {r[high]:.4g}" for _, r in differ.iterrows()]
         yield (
-            f"Sites differ (p of Q below {DIFFER}). Take the Hartung-Knapp interval for "
+            f"Sites differ (p differ below {DIFFER}). Take the Hartung-Knapp interval for "
             f"{listed(shown, '; ')}"
         )
     p, most = factors.score()
     if p < DIFFER:
+        enough = ". A level of each site's own may be enough to explain it"
         yield (
             f"Sites do not have one set of coefficients (score test, p = {p:.2g}; most of it: "
-            f"{most}). Take the Hartung-Knapp intervals of all terms. A level of each site's own "
-            "may be enough to explain it"
+            f"{most}). Take the Hartung-Knapp intervals of all terms"
+            f"{enough if INTERCEPT in held.terms else ''}"
         )
     several = len(factors.sites) > 1
+    if private := sorted(factors.unshared & factors.sites.keys()):
+        yield f"Own estimates are not shown of {listed(private)}, which do not share them"
+        several = len(factors.sites) > 2
     if far := [n for n in factors.sites if several and table[f"without {n}"].isna().all()]:
         yield (
             f"Not known from here: the estimates without {listed(far)}. They lie too far off; "

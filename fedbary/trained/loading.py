@@ -24,7 +24,14 @@ from fedbary.runs.data_kept import read_digest
 from fedbary.runs.location import METRICS, POSTERIOR, as_written, read_rounds, read_settings
 from fedbary.runs.own_code import require_same_code, require_trusted
 from fedbary.runs.resume import require_ended
-from fedbary.runs.run_folder import BACKGROUND, NETWORKS, read_layout, read_signature, tensors_of
+from fedbary.runs.run_folder import (
+    BACKGROUND,
+    LAST,
+    NETWORKS,
+    read_layout,
+    read_signature,
+    tensors_of,
+)
 from fedbary.runs.schema import NOISE_VAR, POOL, result_line
 from fedbary.settings.config import validated
 from fedbary.settings.task_words import OfClasses, OfGuarantees
@@ -98,6 +105,7 @@ def _loaded(folder: Path, own_code: bool) -> Trained:
         read_digest(folder),
         read_sites(folder, len(row_names(settings, signature)), risks(signature)),
         folder,
+        tensors_of(folder, LAST) if _holds(folder, LAST) else {},
     )
 
 

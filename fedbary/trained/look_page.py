@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,9 @@ NOTHING = "the sites' columns agree"
 
 ACROSS, TOGETHER_SHOWN, MOST_SHOWN = 2, 8, 12
 """Columns in a row of a picture, and in one picture; levels, or cells of a site, of a column."""
+
+MOST_DRAWN = 100
+"""Columns that are drawn, those with findings first."""
 
 HEADER = ("column", "site", "rows", "missing", "mean", "sd", "5 %", "median", "95 %")
 
@@ -143,7 +147,10 @@ def write(look: Look, output: Path, force: bool = False) -> None:
         document.bullets(told)
         document.heading("Columns")
         caption = "Each column at each site: its density, or the shares of its levels."
-        document.figures((("columns", figure) for figure in pictures(look)), caption)
+        document.figures((("columns", figure) for figure in pictures(look, told)), caption)
+        if (drawn := len(_drawn(look))) > MOST_DRAWN:
+            said = "{most} of {drawn} columns are drawn, those with findings first."
+            document.text(said, most=str(MOST_DRAWN), drawn=str(drawn))
         cells = [(*_cells(row), row["levels"] or row["type"], row["note"]) for row in rows]
         document.table((*HEADER, "levels, or type", "note"), cells)
         document.write()
@@ -151,16 +158,28 @@ def write(look: Look, output: Path, force: bool = False) -> None:
         write_table(folder / "look.csv", columns)
 
 
-def pictures(look: Look) -> Iterator[Figure]:
-    """Yield small multiples of all columns: the sites' densities, or shares of their levels."""
-    drawn = dict.fromkeys(
+def _drawn(look: Look) -> list[str]:
+    """Return the names of the columns that have a picture."""
+    names = dict.fromkeys(
         name
         for held in look.columns.values()
         for name, told in held.items()
         if told.kind == LEVELS or (name in look.names and _is_drawn(look, name))
     )
-    for first in range(0, len(drawn), TOGETHER_SHOWN):
-        yield _picture(look, [*drawn][first : first + TOGETHER_SHOWN])
+    return [*names]
+
+
+def pictures(look: Look, told: Sequence[str] = ()) -> Iterator[Figure]:
+    """Yield small multiples of columns: the sites' densities, or shares of their levels.
+
+    At most `MOST_DRAWN` columns are drawn, those that the findings `told` name first.
+    """
+    shown = _drawn(look)
+    if len(shown) > MOST_DRAWN:
+        words = {word for line in told for word in re.findall(r"[^\s,;:()]+", line)}
+        shown = sorted(shown, key=lambda name: name not in words)[:MOST_DRAWN]
+    for first in range(0, len(shown), TOGETHER_SHOWN):
+        yield _picture(look, shown[first : first + TOGETHER_SHOWN])
 
 
 def _picture(look: Look, shown: Sequence[str]) -> Figure:

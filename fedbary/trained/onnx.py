@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from fedbary.data.layout import Layout
 from fedbary.errors import SettingError, one_line
 from fedbary.predictive import Forecast
 from fedbary.predictive.conformal import Thresholds
@@ -116,6 +117,34 @@ def with_sets(
         return {**graph(x), "low": low, "high": high}
 
     return answered
+
+
+def of_known_levels(graph: Graph, layout: Layout) -> Graph:
+    """Return a graph of a table's rows (N, D) whose answer is NaN for a row of no known level.
+
+    Its conformal set has all classes. Without this an unknown level, all zeros, would get an answer
+    like any other.
+    """
+    parts, place = [], 0
+    for _, levels in layout.columns:
+        parts += [slice(place, place + len(levels))] if levels else []
+        place += max(1, len(levels))
+
+    def answered(x: Tensor) -> dict[str, Tensor]:
+        found = dict(graph(x))
+        known = torch.ones_like(x[:, 0], dtype=torch.bool)
+        for part in (x[:, each] for each in parts):
+            is_level = ((part.sum(1) - 1).abs() < 1e-6) & (part >= 0).all(1)
+            known = known & (is_level | part.isnan().all(1))
+        for name, told in found.items():
+            axis = 1 if name == "networks" else 0
+            shape = [1] * told.ndim
+            shape[axis] = -1
+            held = known.view(shape)
+            found[name] = told | ~held if told.dtype == torch.bool else told.where(held, torch.nan)
+        return found
+
+    return answered if parts else graph
 
 
 @contextmanager

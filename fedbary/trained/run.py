@@ -62,6 +62,8 @@ class Trained:
         Each site's histograms by its name; empty if the run has no conformal sets.
     folder : Path
         The run's folder.
+    told : mapping of str to Tensor
+        What sites told after the last round; empty if the task does not ask.
     """
 
     network: nn.Module
@@ -73,6 +75,7 @@ class Trained:
     data: Digest | None = None
     sites: Mapping[str, HeldOut] = field(default_factory=dict)
     folder: Path = Path()
+    told: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def posterior(self) -> Posterior:
@@ -366,7 +369,7 @@ class Trained:
             the extra `onnx` is not installed, the model predicts by passes, as with dropout,
             or its network cannot be exported.
         """
-        from fedbary.trained.onnx import onnx_bytes, with_sets
+        from fedbary.trained.onnx import of_known_levels, onnx_bytes, with_sets
 
         task, held = self._told(samples, device="cpu"), self.settings.samples
         outcome = replace(self._outcome, model=copy.deepcopy(self.network).cpu())
@@ -387,9 +390,11 @@ class Trained:
         classes, task_name = list(self.signature.classes), self.settings.task
         facts = {"classes": classes, "features": features, "task": task_name}
         whole = graph
-        if isinstance(layout := self.signature, Layout) and layout.missing_words:
-            facts["missing_words"] = list(layout.missing_words)
-            whole = lambda x: graph(emptied(x, layout))  # noqa: E731 - a graph is a function
+        if isinstance(layout := self.signature, Layout):
+            whole = of_known_levels(graph, layout)
+            if layout.missing_words:
+                facts["missing_words"], known = list(layout.missing_words), whole
+                whole = lambda x: known(emptied(x, layout))  # noqa: E731 - a graph is a function
         write_whole(Path(file), onnx_bytes(whole, task.zeros(self.signature), facts))
         return networks
 

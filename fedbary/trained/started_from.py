@@ -19,14 +19,21 @@ from fedbary.errors import SettingError
 from fedbary.gaussian import LOG_VAR_SUFFIX, Posterior
 from fedbary.methods import METHODS, Method, Tensors, full_name, method_of
 from fedbary.methods._method import Inherited
-from fedbary.methods._sums import SumsMethod
+from fedbary.methods._sums import SumsMethod, head_names
 from fedbary.runs.checkpoints import load_round
-from fedbary.runs.location import POSTERIOR, SETTINGS, as_written, read_rounds, read_settings
+from fedbary.runs.location import (
+    METRICS,
+    POSTERIOR,
+    SETTINGS,
+    as_written,
+    read_rounds,
+    read_settings,
+)
 from fedbary.runs.own_code import require_same_code
 from fedbary.runs.provenance import write_settings
 from fedbary.runs.resume import require_ended
 from fedbary.runs.run_folder import read_layout, read_signature, tensors_of
-from fedbary.runs.schema import ROUND, result_line
+from fedbary.runs.schema import ROUND, TEMPERATURE, result_line
 from fedbary.runs.sites import forgotten_by, note_forgotten
 from fedbary.settings.combinations import has_earlier_prior
 from fedbary.settings.config import Settings, read_yaml
@@ -60,6 +67,8 @@ class EarlierRun:
         Its posterior, and what its task has learnt by asking.
     settings, signature
         Its settings, and what its sites agreed on.
+    temperature
+        T of its predictions; 1 where its clients told none.
     """
 
     folder: Path
@@ -71,11 +80,18 @@ class EarlierRun:
     facts: Tensors
     settings: Mapping[str, Any]
     signature: Mapping[str, Any]
+    temperature: float
 
     def note(self) -> dict[str, Any]:
         """Return what the new run's settings.yaml notes of it."""
         at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         return {"run": self.folder.name, "round": self.round, "sha256": self.sha256, "at": at}
+
+    @property
+    def of_sums(self) -> bool:
+        """True if its head is made of sums."""
+        before = self.settings["method"]  # not imported: one's own is the new run's, or no matter
+        return issubclass(METHODS.get(before, Method), SumsMethod)
 
     def inherited(self, old: Sequence[str], new: Sequence[str], method: Method) -> Inherited:
         """Return what a run with some classes takes over from this run, which had `old` ones.
@@ -92,14 +108,15 @@ class EarlierRun:
             raise SettingError("classes", ", ".join(new), f"the order of {self.folder}")
         places = tuple(old.index(name) if name in old else -1 for name in new)
         moved = () if places == tuple(range(len(old))) else places
-        before = self.settings["method"]  # not imported: one's own is the new run's, or no matter
-        of_sums = issubclass(METHODS.get(before, Method), SumsMethod)
-        same = before == full_name(type(method)) or (of_sums and isinstance(method, SumsMethod))
+        same = self.settings["method"] == full_name(type(method))
+        same = same or (self.of_sums and isinstance(method, SumsMethod))
         state = self.state if same else {}
         return Inherited(self.posterior, state, moved, self.settings)
 
     def model(self, wanted: Tensors, inherited: Inherited) -> dict[str, Tensor]:
         """Return the tensors that a network starts from; rows of new classes are as in `wanted`.
+
+        A head of sums predicts at a temperature T. Other methods begin at its logits over T.
 
         Raises
         ------
@@ -107,6 +124,8 @@ class EarlierRun:
             If the network is another one; names the tensor.
         """
         held = {**self.posterior.mean, **self.posterior.state_dict(), **self.arrays}
+        if self.of_sums and not inherited.state:
+            held |= {name: held[name] / self.temperature for name in head_names(self.arrays)}
         names = [set(Posterior.from_state_dict(each).mean) for each in (self.arrays, wanted)]
         if more := names[0] - names[1]:
             self._refuse(f"has {min(more)!r} beside")
@@ -175,7 +194,10 @@ def read_earlier_run(settings: Settings, facts: str) -> EarlierRun | None:
             mine, theirs = dict(settings).get(name), before.get(name)
             if None not in (mine, theirs) and mine != theirs:
                 raise SettingError(name, mine, f"{theirs}, as in {folder}, where the run starts")
-        number = result_line(read_rounds(folder))[ROUND]
+        result = result_line(read_rounds(folder))
+        number, temperature = result[ROUND], result.get(TEMPERATURE, 1.0)
+        if not (isinstance(temperature, float | int) and 0 < temperature < math.inf):
+            raise SettingError(TEMPERATURE, temperature, f"a number above 0 in {folder / METRICS}")
         checkpoint = load_round(folder, number)
         return EarlierRun(
             folder,
@@ -187,6 +209,7 @@ def read_earlier_run(settings: Settings, facts: str) -> EarlierRun | None:
             tensors_of(folder, facts) if facts else {},
             before,
             read_signature(folder),
+            temperature,
         )
 
 

@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 from fedbary.predictive import mixture
 from fedbary.scores.metrics import fitted_temperature, nll_at_temperatures
 from fedbary.settings.config import read_yaml, resolve
+from findings.curvature.alone import Alone
 from findings.curvature.ivon import Ivon
 from findings.curvature.page import best
 from findings.curvature.side_by_side import Member, SideBySide
@@ -40,26 +41,25 @@ class Map:
         self.cells = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["condition"])
 
     def measure(self) -> None:
-        """Choose and compare each side in each condition; then some at each number of epochs."""
+        """Choose and compare each side in each condition; then some at some numbers of epochs."""
         sides, conditions = self.plan["sides"], self.plan["conditions"]
-        for side, condition in product(sides, conditions):
-            own = sides[side]
-            if condition not in own.get("conditions", conditions):
-                continue
-            by = own.get("setting_of", side)
-            steps = [
-                {**step, "lr_schedule": schedule}
-                for step in own.get("steps", self.plan["steps"])
-                for schedule in self.plan["lr_schedule"]
-            ]
-            for seed, epochs in product(self.plan["choice"], own.get("local_epochs", ())):
-                self.take(condition, "choice", side, seed, epochs, steps)
-            for seed in self.plan["fresh"]:
-                self.compare(condition, side, seed, best(self.cells, condition, by))
-        for side, condition in product(self.plan["each"], conditions):
-            counts = sides[side]["local_epochs"]
-            for seed, epochs in product(self.plan["fresh"], counts):
-                self.compare(condition, side, seed, best(self.cells, condition, side, epochs))
+        for condition in conditions:
+            for side, own in sides.items():
+                if condition not in own.get("conditions", conditions):
+                    continue
+                by = own.get("setting_of", side)
+                steps = [
+                    {**step, "lr_schedule": schedule}
+                    for step in own.get("steps", self.plan["steps"])
+                    for schedule in self.plan["lr_schedule"]
+                ]
+                for seed, epochs in product(self.plan["choice"], own.get("local_epochs", ())):
+                    self.take(condition, "choice", side, seed, epochs, steps)
+                for seed in self.plan["fresh"]:
+                    self.compare(condition, side, seed, best(self.cells, condition, by))
+            for side, counts in self.plan["each"].items():
+                for seed, epochs in product(self.plan["fresh"], counts):
+                    self.compare(condition, side, seed, best(self.cells, condition, side, epochs))
 
     def compare(self, condition: str, side: str, seed: int, setting: dict[str, Any]) -> None:
         """Measure a setting at a fresh seed."""
@@ -81,13 +81,9 @@ class Map:
             return
         words = {**self.plan["settings"], **self.plan["conditions"][condition]}
         words |= self.plan["sides"][side].get("settings", {})
+        pooled = words.pop("pooled", 1)
         words |= {"seed": seed, "local_epochs": int(epochs), "data_dir": self.data_dir}
-        gaussian = side in ("curvature", "by size")
-        precision = self.plan["settings"]["prior_std"] ** -2 if gaussian else 0.0
-        method = side if side in ("curvature", "SCAFFOLD") else "FedAvg"
-        members = [Member(**step, precision=precision, method=method) for step in steps]
-        kind = Ivon if side == "IVON" else SideBySide
-        runs = kind(Federation(resolve(words)), members, self.plan["pooled"])
+        runs = self.begun(side, words, steps, pooled)
         for _ in range(runs.federation.settings.rounds):
             runs.take_round()
         found = scores(runs, tested=stage == "fresh")
@@ -99,8 +95,22 @@ class Map:
             condition, stage, side, seed, epochs, min(row["held_out"] for row in rows), flush=True
         )
 
+    def begun(
+        self, side: str, words: dict[str, Any], steps: list[dict], pooled: int
+    ) -> SideBySide | Alone:
+        """Return federations of a side that have no round yet, together where that is faster."""
+        kinds = {"curvature": SideBySide, "ivon": Ivon}
+        kind = kinds.get(words.get("inference", "")) if words["model"] == "mlp" else None
+        if kind is None:
+            return Alone(words, steps)
+        gaussian = side in ("curvature", "by size")
+        precision = self.plan["settings"]["prior_std"] ** -2 if gaussian else 0.0
+        method = side if side in ("curvature", "SCAFFOLD") else "FedAvg"
+        members = [Member(**step, precision=precision, method=method) for step in steps]
+        return kind(Federation(resolve(words)), members, pooled)
 
-def scores(runs: SideBySide, tested: bool) -> Iterator[dict[str, float]]:
+
+def scores(runs: SideBySide | Alone, tested: bool) -> Iterator[dict[str, float]]:
     """Yield for each federation its NLL on held-out examples, at their temperature.
 
     If it is tested, also the temperature, and NLL and accuracy on test examples.

@@ -1,4 +1,4 @@
-"""Means by curvature: the tables and the picture of docs/results/curvature.md."""
+"""Means by curvature: the tables and the pictures of docs/results/curvature.md."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedbary.report.results import Metric
+from fedbary.report.results import Metric, difference
+from fedbary.scores.stats import corrected
 from findings import maker
 
 PAIRS = (
@@ -16,12 +17,24 @@ PAIRS = (
 SCORES = (
     maker.AT_T, Metric("accuracy", "Accuracy %", 100, 2), Metric("temperature", "T", 1, 2),
 )  # fmt: skip
+BYTES = (
+    Metric("bytes.up", "KB up a client and round", 0.001, 1), maker.AT_T,
+    Metric("accuracy", "Accuracy %", 100, 2),
+)  # fmt: skip
 SETTING = ["lr", "momentum", "lr_schedule", "local_epochs"]
 EQUAL = (("at equal local epochs", "FedAvg", 0), ("at equal passes", "FedAvg + a pass", 1))
 """Comparisons at each number of local epochs: the rival, and how many it has more."""
 SETTING_OF = {"by size": "curvature"}
 BOUND = 0.01
 """The bound of equivalence, in nats."""
+LOOKS = {
+    "tuned, equal rounds": ("FedAvg", {}),
+    "tuned, equal passes": ("FedAvg + a pass", {}),
+    "one local epoch each": ("FedAvg", {"curvature": 1, "FedAvg": 1}),
+    "one local epoch, FedAvg two": ("FedAvg", {"curvature": 1, "FedAvg": 2}),
+    "two local epochs each": ("FedAvg", {"curvature": 2, "FedAvg": 2}),
+}
+"""Comparisons at each place: the rival, and each side's number of local epochs if it is given."""
 COLOURS = {"Dirichlet 0.1": maker.BLUE, "Dirichlet 0.5": maker.ORANGE, "even": maker.GREY}
 """Each condition's, in the order of the page."""
 
@@ -89,15 +102,19 @@ def tables(results: Path) -> Iterator[str]:
     scored = {}
     for condition in COLOURS:
         for side, own in maker.by(maker.where(fresh, condition=condition), "side").items():
-            one = own.iloc[0]
-            steps = f"lr={one['lr']:g} momentum={one['momentum']:g} {one['lr_schedule']}"
-            scored[condition, side, f"{steps}, {one['local_epochs']:g} epochs"] = own
+            scored[condition, side, _setting(own.iloc[0])] = own
     yield maker.table(["fresh seeds", "side", "setting"], scored, SCORES)
     yield maker.tests_table("pair", maker.AT_T, differences(fresh, PAIRS), BOUND)
     for head, rival, more in EQUAL:
         found = {f"{name}, epochs: {count}": row
                  for (name, count), row in equal(cells, rival, more).items()}  # fmt: skip
         yield maker.tests_table(head, maker.AT_T, found, BOUND)
+
+
+def _setting(one: Any) -> str:
+    """Return the words of a row's setting."""
+    steps = f"lr={one['lr']:g} momentum={one['momentum']:g} {one['lr_schedule']}"
+    return f"{steps}, {one['local_epochs']:g} epochs"
 
 
 def differences(rows: pd.DataFrame, several: Any) -> dict[str, Any]:
@@ -131,3 +148,81 @@ def picture(results: Path) -> maker.Figure:
     panels[0].set_ylabel("NLL at T, curvature − FedAvg", fontsize=7)
     panels[1].legend(frameon=False, fontsize=7)
     return figure
+
+
+def places(results: Path) -> pd.DataFrame:
+    """Return the cells of every place, those of the first map in front."""
+    first = pd.read_csv(results.parent / "cells.csv")
+    first["condition"] = "10 rounds, " + first["condition"]
+    return pd.concat([first, pd.read_csv(results / "cells.csv")], ignore_index=True)
+
+
+def leads(cells: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Return curvature's differences by look and place, with Holm's p over a look's places."""
+    found = {}
+    for look, (rival, counts) in LOOKS.items():
+        rows, pair = compared(cells, counts), [("curvature", rival)]
+        own = {
+            place: maker.pairs(here, pair, maker.AT_T).popitem()[1]
+            for place, here in maker.by(rows, "condition").items()
+            if rival in set(here["side"])
+        }
+        holm = corrected([row.t_test for row in own.values()])
+        found[look] = {
+            place: row._replace(holm=p) for (place, row), p in zip(own.items(), holm, strict=True)
+        }
+    return found
+
+
+def places_tables(results: Path) -> Iterator[str]:
+    """Yield curvature's lead at every place, and the scores there."""
+    cells = places(results)
+    found, fresh = leads(cells), compared(cells)
+    rows = {
+        place: [*(_marked(found[look].get(place)) for look in LOOKS), f"{tuned.pairs}"]
+        for place, tuned in found["tuned, equal rounds"].items()
+    }
+    yield maker.cells("curvature − FedAvg, NLL at T [95 %]", [*LOOKS, "seeds"], rows)
+    scored = {
+        (place, side, _setting(own.iloc[0])): own
+        for place in rows
+        for side, own in maker.by(maker.where(fresh, condition=place), "side").items()
+        if not place.startswith("10 rounds")
+    }
+    yield maker.table(["place", "side", "setting"], scored, SCORES)
+
+
+def places_facts(results: Path) -> Iterator[float]:
+    """Yield the least held-out NLL with fifty clients at ten and at twenty local epochs."""
+    own = maker.where(pd.read_csv(results / "cells.csv"), condition="50 clients, Dirichlet 0.5")
+    for side in ("FedAvg", "curvature"):
+        by_epochs = maker.where(own, side=side, seed=100).groupby("local_epochs")["held_out"].min()
+        yield from by_epochs[[10, 20]]
+
+
+def _marked(found: Any) -> str:
+    """Return a difference, in bold where it is beyond chance; a dash if there is none."""
+    if found is None:
+        return "–"
+    return f"**{difference(found)}**" if found.holm < 0.05 else difference(found)
+
+
+def places_picture(results: Path) -> maker.Figure:
+    """Return curvature's lead with 95 % intervals, for looks that every place has."""
+    found = leads(places(results))
+    shown = [look for look in LOOKS if len(found[look]) == max(map(len, found.values()))]
+    figure, panels = maker.panels(7.6, 4.2, 1, len(shown), sharey=True, sharex=True)
+    for axes, look in zip(panels, shown, strict=True):
+        maker.draw_differences(axes, maker.AT_T, found[look])
+        axes.set_title(look, fontsize=8)
+        axes.set_xlabel("NLL at T, difference", fontsize=7)
+        axes.tick_params(labelsize=7)
+    return figure
+
+
+def bytes_tables(results: Path) -> str:
+    """Return scores and bytes of packed messages, with curvature and with point weights."""
+    rows = maker.last(results)
+    rows["side"] = rows["inference"].where(rows["bayesian_layers"] > 0, "FedAvg")
+    sides = maker.by(rows, "side", "compress")
+    return maker.table(["two local epochs", "`compress`"], sides, BYTES)

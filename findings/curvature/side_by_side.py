@@ -46,7 +46,7 @@ class SideBySide:
     members
         The federations, all of one method.
     pooled
-        Pixels a side that become one.
+        Pixels a side that become one. With 1 inputs are what they are, tables too.
     """
 
     def __init__(self, federation: Federation, members: Sequence[Member], pooled: int) -> None:
@@ -59,9 +59,10 @@ class SideBySide:
             model.get(f"{layer}.{part}_mean", model.get(f"{layer}.{part}"))
             for layer in ("hidden", "output") for part in ("weight", "bias")
         )  # fmt: skip
-        side = math.isqrt(hidden.shape[1])
-        pixels = hidden.view(-1, 1, side, side)
-        hidden = pooled**2 * avg_pool2d(pixels, pooled).flatten(1)
+        if pooled > 1:
+            side = math.isqrt(hidden.shape[1])
+            pixels = hidden.view(-1, 1, side, side)
+            hidden = pooled**2 * avg_pool2d(pixels, pooled).flatten(1)
         own = hidden.t()[:, None], bias[None], output.t()[None], last[None]
         count = len(members)
         self.weights = [
@@ -71,8 +72,9 @@ class SideBySide:
         self.controls = [[torch.zeros_like(t) for t in self.weights] for _ in self.data]
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Return pooled images (N, inputs)."""
-        return avg_pool2d(scale_pixels(x), self.pooled).flatten(1)
+        """Return inputs (N, inputs), of images pooled ones."""
+        x = scale_pixels(x)
+        return (avg_pool2d(x, self.pooled) if self.pooled > 1 else x).flatten(1)
 
     def take_round(self) -> None:
         """Let every client of every federation fit, and take the means."""

@@ -58,7 +58,7 @@ def pooled(family, table, site):
     """Return the estimates and standard errors of all rows in one place, each (outcomes, terms)."""
     if family == "cox":
         fit = CoxPHFitter().fit(table.assign(site=site), "y", "event", strata=["site"],
-                                fit_options={"precision": 1e-9})  # fmt: skip
+                                fit_options={"precision": 1e-14})  # fmt: skip
         return fit.params_.to_numpy()[None], fit.standard_errors_.to_numpy()[None]
     x = table.drop(columns="y").assign(intercept=1.0).astype(float)
     if family == "multinomial":

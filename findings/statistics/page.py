@@ -18,7 +18,7 @@ RATES = {
 
 
 def tables(results: Path) -> Iterator[str]:
-    """Yield the errors by data, split and round, and the coverage."""
+    """Yield the errors by data, split and round, the coverage, and the runs on servers."""
     cells, found = pd.read_json(results / "cells.jsonl", lines=True), {}
     for (name, split), own in maker.by(cells, "data", "split").items():
         by = own.set_index("rounds")
@@ -33,8 +33,8 @@ def tables(results: Path) -> Iterator[str]:
             steps,
             f"{last['seconds']:.0f}",
         ]
-    heads = ["round 1 = one round", "round 2", "round 3", "last round", "standard errors, last"]
-    heads += ["rounds", "rounds by sums", "seconds"]
+    heads = ["round 1 = one round, BFI", "round 2", "round 3", "last round"]
+    heads += ["standard errors, last", "rounds", "rounds by sums, DataSHIELD", "seconds"]
     yield maker.cells(("data", "sites"), heads, found)
     kinds = pd.read_json(results / "coverage.jsonl", lines=True)
     rates = {
@@ -42,8 +42,28 @@ def tables(results: Path) -> Iterator[str]:
         for _, row in kinds.iterrows()
     }
     yield maker.cells(("sites", "coefficients"), [*RATES.values()], rates)
+    ways = pd.read_json(results / "missing.jsonl", lines=True)
+    yield maker.cells(
+        ("missing cells",),
+        ["their column", "its neighbour"],
+        {
+            f"`{row['way']}`": [f"{row[key]:.1f} %" for key in ("column", "neighbour")]
+            for _, row in ways.iterrows()
+        },
+    )
+    runs, found = pd.read_json(results / "servers.jsonl", lines=True), {}
+    for _, row in runs.iterrows():
+        seconds = [f"{row[key]:.0f}" for key in ("process", "servers")]
+        sizes = [f"{row[key] / 1000:.1f}" for key in ("up", "down")]
+        same = "yes" if row["same"] else "no"
+        found[f"{row['data']}, {row['rows']:,} rows"] = [
+            f"{row['rounds']}", same, *seconds, f"{row['each_round']:.1f}", *sizes
+        ]  # fmt: skip
+    heads = ["rounds", "same bits", "one process, s", "servers, s", "each round, s"]
+    yield maker.cells(("three servers",), [*heads, "up, KB a site", "down, KB a site"], found)
 
 
 def facts(results: Path) -> Iterator[float]:
-    """Yield the slope, and the standard deviation of a rate of 95 % in points."""
-    yield from (0.6, 100 * (0.95 * 0.05 / 300) ** 0.5)
+    """Yield the slope, the standard deviation of a rate of 95 % in points, and other figures."""
+    missing = pd.read_json(results / "missing.jsonl", lines=True)
+    yield from (0.6, 100 * (0.95 * 0.05 / 1000) ** 0.5, missing["share"].iloc[0])

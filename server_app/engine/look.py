@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from logging import WARNING
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import yaml
 
 from fedbary.client_app import app
+from fedbary.data.ids import SHORTEST_KEY
 from fedbary.errors import last_words
 from fedbary.figures import draw_without_screen
 from fedbary.server_app.engine.inline import InlineGrid
@@ -26,7 +28,8 @@ def main() -> None:
     given: dict[str, Any] = yaml.safe_load(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
         settings = validated(given["settings"])
-        nodes = given["nodes"] or settings.clients
+        key = {"id-key": secrets.token_hex(SHORTEST_KEY)}  # of this process alone
+        nodes = [{**node, **key} for node in given["nodes"]] or settings.clients
         found = hold(InlineGrid(app, nodes, settings.model_dump()), settings, True)
         write(found, Path(settings.output), given["force"])
     except Exception as error:

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from fedbary.server_app.roster.roster import Roster
 from fedbary.strategies.internals import log
+from fedbary.strategies.wire import numbers_of
 from fedbary.tasks import Dialogue, Question
 from fedbary.texts import SCREEN, one_line, shown
 
@@ -78,17 +79,19 @@ class Asker:
         asked = {**config, **question.config, "question": question.name}
         messages = [
             Message(
-                RecordDict({"config": ConfigRecord({**asked, "place": place}), **tensors}),
+                RecordDict({"config": ConfigRecord({**asked, **own, "place": place}), **tensors}),
                 node,
                 self._kind,
             )
             for place, node in enumerate(nodes)
+            for own in [question.own.get(self._roster.name(node) or "", {})]
         ]
         found = []
         for reply in self._grid.send_and_receive(messages, timeout=self._timeout):
             node = reply.metadata.src_node_id
             if reply.has_error():
                 continue
+            self._roster.heard(node, numbers_of(reply.content))
             try:
                 words = reply.content.config_records.get("site", ConfigRecord())
                 metrics = {**reply.content.metric_records["metrics"], **words}

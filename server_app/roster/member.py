@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import INFO
 from typing import TYPE_CHECKING, cast
 
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from fedbary.data.forms import user_path
-from fedbary.data.sites import LONGEST_NAME
+from fedbary.data.sites import LONGEST_NAME, SHAREABLE, UNBOUNDED
 from fedbary.errors import RunError
 from fedbary.runs.location import SETTINGS, read_rounds, read_settings
 from fedbary.runs.schema import CLIENTS
@@ -50,6 +51,10 @@ class Member:
         site that does not tell.
     content : str
         The hash of the named data set as the node reads it; "" if it does not tell.
+    numbers_left : float
+        How many numbers it may send, this answer included; infinite without a budget.
+    shared : frozenset of str
+        The words of `SHAREABLE` that it shares.
     """
 
     node_id: int
@@ -60,6 +65,8 @@ class Member:
     num_held_out: int
     label_counts: list[int]
     content: str = ""
+    numbers_left: float = math.inf
+    shared: frozenset[str] = frozenset()
 
     @property
     def claims(self) -> set[str]:
@@ -81,11 +88,11 @@ def member_from(node_id: int, content: RecordDict, classes: int) -> Member:
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
         raise ValueError(f"its name is not one of 1 to {LONGEST_NAME} printable characters")
     said = [metrics.get(key) for key in ("partition-id", "num-partitions", "num-examples")]
-    said.append(metrics.get("num-held-out", 0))
+    said += [metrics.get("num-held-out", 0), metrics.get("numbers-left", UNBOUNDED)]
     counts = metrics.get("label-counts")
     if not isinstance(counts, list) or not all(isinstance(n, int) for n in [*said, *counts]):
         raise ValueError("its answer does not say in whole numbers what it holds")
-    partition, partitions, examples, held_out = (cast(int, number) for number in said)
+    partition, partitions, examples, held_out, may = (cast(int, number) for number in said)
     labels = [int(count) for count in counts]
     if not (partition == -1 and partitions == 0 or 0 <= partition < partitions):
         raise ValueError(f"it holds partition {partition} of {partitions}")
@@ -95,9 +102,13 @@ def member_from(node_id: int, content: RecordDict, classes: int) -> Member:
         raise ValueError(
             f"it trains on {examples} examples and holds {shown(labels)} of each class"
         )
+    if may < UNBOUNDED:
+        raise ValueError(f"it says that {may} numbers are left of its budget")
     hashed = str(site.get("content", ""))
-    left = held - examples
-    return Member(node_id, name, partition, partitions, examples, left, labels, hashed)
+    left, most = held - examples, math.inf if may == UNBOUNDED else may
+    shared = frozenset(str(site.get("share", "")).split()) & {*SHAREABLE}
+    found = Member(node_id, name, partition, partitions, examples, left, labels, hashed, most)
+    return replace(found, shared=shared)
 
 
 Owner = SiteKey | int

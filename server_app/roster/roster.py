@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from fedbary.seeds import derive_seed
 from fedbary.server_app.roster.member import Claims, Member, Owner, member_from
 from fedbary.settings.config import Settings
 from fedbary.strategies.internals import log
+from fedbary.strategies.wire import numbers_of
 from fedbary.tasks import Signature
 from fedbary.texts import cause
 
@@ -111,8 +113,8 @@ A node may be silent for a minute if the server was killed while it sent that no
 node hears nothing else until Flower has missed two of the server's heartbeats.
 """
 
-LOG_SECONDS = 30.0
-"""Seconds between lines on the awaited nodes."""
+LOG_SECONDS, SOON_SECONDS = 30.0, 3.0
+"""Seconds between lines on the awaited nodes; and to the first if two nodes have one name."""
 
 PATIENCE = 55.0
 """Seconds without a further answer after which the log names a simulation's possible obstacle."""
@@ -130,6 +132,7 @@ class Waiting:
     def __init__(self, timeout: float) -> None:
         now = time.monotonic()
         self._deadline, self._latest, self._due = now + timeout, now, now + LOG_SECONDS
+        self._began = now
         self._warned = False
 
     def is_over(self, has_news: bool, in_vain: bool) -> bool:
@@ -146,6 +149,10 @@ class Waiting:
         if has_news:
             self._latest = now
         return now > self._deadline or (in_vain and now > self._latest + GRACE_SECONDS)
+
+    def hasten(self) -> None:
+        """Let the first line come soon: a node has said what needs a hand."""
+        self._due = min(self._due, self._began + SOON_SECONDS)
 
     def say(self, awaited: Callable[[], str]) -> None:
         """Log the awaited nodes, if that is due, and once a simulation's possible obstacle."""
@@ -223,7 +230,8 @@ class Claimed(ValueError):
     """The node claims a name or a partition that is another's."""
 
     def __init__(self, claim: str, owner: str) -> None:
-        super().__init__(f"it claims to be {claim}, which is {owner}")
+        super().__init__(f"it claims to be {claim}, which is {owner}; each needs its own")
+        self.claim = claim
 
 
 class Refusals:
@@ -241,6 +249,11 @@ class Refusals:
     def sites(self) -> int:
         """Number of the federation's sites among them: not those that claim what is another's."""
         return sum(not isinstance(why, Claimed) for why in self._why.values())
+
+    @property
+    def claimed(self) -> dict[int, str]:
+        """The nodes among them that claim what is another's, with that."""
+        return {n: why.claim for n, why in self._why.items() if isinstance(why, Claimed)}
 
     @property
     def are_faults(self) -> bool:
@@ -314,6 +327,7 @@ class Roster:
         self._claimants: dict[str, int] = {}
         self._refused = Refusals()
         self._silent: set[int] = set()
+        self._heard: Counter[int] = Counter()
         self._questions = Questions()
         self._claims = Claims(keys)
         self._simulated = simulated
@@ -356,6 +370,22 @@ class Roster:
         member = self._members.get(node_id)
         return member.num_held_out if member else 0
 
+    def heard(self, node_id: int, numbers: int) -> None:
+        """Note that a node sends so many numbers, which count in its budget."""
+        self._heard[node_id] += numbers
+
+    @property
+    def has_budgets(self) -> bool:
+        """Whether a member has said how many numbers it may send."""
+        return any(member.numbers_left < math.inf for member in self._members.values())
+
+    def answers_left(self, node_id: int, numbers: int) -> float:
+        """Return how many more replies of so many numbers a member may send, by its own word."""
+        member = self._members.get(node_id)
+        if member is None or member.numbers_left == math.inf:
+            return math.inf
+        return max(0, member.numbers_left - self._heard[node_id]) // numbers
+
     def gather(self) -> None:
         """Wait for the federation's nodes and ask each for its data.
 
@@ -379,6 +409,8 @@ class Roster:
             has_news = len(self._members) + len(self._refused.nodes) > known
             if waiting.is_over(has_news, in_vain=self._refused.are_faults and not self._members):
                 break
+            if self._refused.claimed:
+                waiting.hasten()
             waiting.say(self._awaited)
             if not self._is_complete():
                 time.sleep(POLL_SECONDS)
@@ -405,13 +437,18 @@ class Roster:
         part = self._settings.pace.asked(len(there), least)
         return drawn(self._ordered(there), part, self._seed("participants", server_round))
 
+    @property
+    def present(self) -> list[int]:
+        """Ids of the members that are present and not silent, in their order."""
+        return self._ordered(self._listen())
+
     def evaluators(self, server_round: int) -> list[int]:
         """Return the ids of the members that score the global model after a round.
 
         They are drawn like `participants`, from members that hold examples out, are present and are
         not silent; after the last round all of these are asked.
         """
-        there = [node_id for node_id in self._ordered(self._listen()) if self.held_out(node_id)]
+        there = [node_id for node_id in self.present if self.held_out(node_id)]
         if server_round == self._settings.rounds:
             return there
         part = round(self._settings.evaluate_fraction * len(there))
@@ -500,6 +537,7 @@ class Roster:
         self._refused.drop(node)
         self._part(node)
         self._members[node] = member
+        self._heard[node] = numbers_of(reply.content)
         self._claimants |= dict.fromkeys(member.claims, node)
         for line in self.copies:
             if line not in self._said_once:
@@ -559,10 +597,14 @@ class Roster:
         """Describe the nodes that answered, those that did not, and the number of absent ones."""
         waited_for = self._questions.waited_for - self._members.keys()
         known = self._members.keys() | self._refused.nodes | waited_for
+        claimed = self._refused.claimed
         groups = {
             "take part": [member.name for member in self.members],
-            "left out": self._names(self._refused.nodes, "node"),
+            "left out": self._names(self._refused.nodes - claimed.keys(), "node"),
+            "left out, for the name is another's": [
+                f"{claim} (node {node})" for node, claim in sorted(claimed.items())
+            ],
             "not yet": self._names(waited_for, "node"),
         }
-        away = self._expected - len(known)
+        away = self._expected - len(known - claimed.keys())
         return answered(len(self._members), self._expected, groups, away)

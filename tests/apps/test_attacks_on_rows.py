@@ -8,6 +8,7 @@ import torch
 from runs_of import INLINE
 from scipy.optimize import least_squares
 from scipy.special import expit
+from scipy.stats import binom
 
 from fedbary import client_app
 from fedbary.data.sites import Limits
@@ -166,3 +167,50 @@ def test_a_patient_at_a_rare_level_is_read_off_a_curvature_unless_the_site_leave
     assert np.allclose(seen[:COLUMNS] / seen[-1], x[7, :COLUMNS])
     kept = common_rows(torch.tensor(whole), Limits().min_cell).numpy()
     assert not kept[7] and kept.sum() == 39 and not last(whole[kept]).any()
+
+
+def told_of_level(x, y, points):
+    """What replies hold of rows at a level alone: its slopes, and its row of the curvatures."""
+    z = np.c_[x, np.ones((len(x), 2))]  # the level and the intercept
+    p = expit(z @ points.T)
+    curved = np.einsum("nt,nj->tj", p * (1 - p), z[:, :WIDTH])
+    return np.concatenate([(p - y[:, None]).sum(0), curved.ravel()])
+
+
+def found_at_a_level(rows, answers, near, seeds, starts=8):
+    """How many rows of so many at a level a search finds, and how many guesses do, by distance."""
+
+    def split(z):
+        return z[: rows * COLUMNS].reshape(rows, COLUMNS), expit(z[rows * COLUMNS :])
+
+    def apart(z, points, seen):
+        return 1e3 * (told_of_level(*split(z), points) - seen)
+
+    found = np.zeros((2, len(near)))
+    for seed in range(seeds):
+        draw = np.random.default_rng(seed)
+        x, y = draw.normal(size=(rows, COLUMNS)), (draw.random(rows) < 0.5).astype(float)
+        points = 1.5 * draw.normal(size=(answers, WIDTH + 1))
+        seen, searched = told_of_level(x, y, points), []
+        for _ in range(starts):
+            start = np.r_[draw.normal(size=x.size), 3 * draw.choice([-1.0, 1.0], rows)]
+            searched.append(least_squares(apart, start, max_nfev=60, args=(points, seen)))
+        best = split(min(searched, key=lambda each: each.cost).x)[0]
+        for place, guess in enumerate((best, draw.normal(size=x.shape))):
+            away = np.abs(x[:, None] - guess).max(2).min(1)
+            found[place] += [(away < limit).sum() for limit in near]
+    return found
+
+
+def test_one_answer_finds_no_more_rows_of_a_rare_level_than_guesses_do():
+    """The default min-cell is right for a site that answers once."""
+    seeds, level = 8, Limits().min_cell
+    (found, near), (_, guessed) = found_at_a_level(level, 1, (0.05, 0.3), seeds)
+    rate = max(guessed, 1) / (seeds * level)
+    assert found == 0 and binom.sf(near - 1, seeds * level, rate) > 0.01
+
+
+def test_three_answers_find_rows_of_a_rare_level():
+    """Why `docs/howto/privacy.md` wants four rows of a level for each answer."""
+    (found, near), (_, guessed) = found_at_a_level(Limits().min_cell, 3, (0.05, 0.3), 4)
+    assert found > 0 and near > 2 * guessed

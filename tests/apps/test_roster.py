@@ -1,6 +1,7 @@
 """Who takes part: nodes that come late, fall silent, come back, or claim what is not so."""
 
 import importlib
+import logging
 import sys
 
 import pytest
@@ -12,8 +13,10 @@ from nodes import Grid, roster_of, settings
 
 from fedbary import client_app
 from fedbary.errors import RunError, SettingError
+from fedbary.server_app.roster import roster as of_roster
 from fedbary.server_app.roster.member import Claims, member_from
 from fedbary.server_app.roster.roster import SLOW_START, Questions, Roster
+from fedbary.tasks import task_of
 from fedbary.tasks._images import layout_of
 
 
@@ -62,6 +65,23 @@ def test_one_node_that_says_another_number_of_nodes_neither_ends_nor_holds_up_th
 def test_a_federation_of_another_size_than_the_setting_says_is_waited_for(there, clients):
     roster = roster_with([there] * there, late=1, clients=clients, round_timeout=600)
     assert len(roster.members) == there
+
+
+def test_two_nodes_of_one_name_are_said_soon_and_by_name(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(of_roster, "SOON_SECONDS", 0.1)
+    caplog.set_level(logging.INFO)
+    (tmp_path / "a.csv").write_text("u,out\n" + "".join(f"{k},{'ny'[k % 2]}\n" for k in range(20)))
+    words = {"task": "tables", "dataset": f"{tmp_path}/a.csv", "target": "out", "clients": 2}
+    chosen = settings(**words, round_timeout=1)
+    node = {"data-path": f"{tmp_path}/a.csv", "name": "north"}
+    grid = Grid(client_app.app, chosen, [node, node])
+    roster = Roster(grid, chosen, task_of(chosen).signature())
+    roster.gather()
+    said = (
+        "1 of 2 nodes can take part (take part: north; left out, for the name is another's: north"
+    )
+    assert any(f"{said} (node 3); not connected: 1)" in line for line in caplog.messages)
+    assert any("claims to be north, which is north (node 2)" in line for line in caplog.messages)
 
 
 def test_who_is_silent_is_named_though_it_has_no_name(caplog):

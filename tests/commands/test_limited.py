@@ -116,12 +116,12 @@ def test_memory_that_runs_out_is_said_in_one_line(folder):
     assert code == 1 and "too little memory here: Unable to allocate" in one_line(errors)
 
 
-@pytest.mark.parametrize("words", [["predict", "run", "many.csv"], ["export", "run", "m.onnx"]])
+@pytest.mark.parametrize("words", [["predict", "run", "many.csv"], ["export", "run", "m"]])
 def test_a_file_that_cannot_be_written_whole_is_named(folder, words):
     table(600).to_csv(folder / "many.csv", index=False)
     before = set(folder.iterdir())
     ((code, _, errors),) = commands(folder, *words, RLIMIT_FSIZE=8000)
-    name = "m.onnx" if words[0] == "export" else "predictions.csv"
+    name = "model.onnx" if words[0] == "export" else "predictions.csv"
     assert code == 1 and "File too large" in one_line(errors) and name in one_line(errors)
     assert set(folder.iterdir()) == before
 

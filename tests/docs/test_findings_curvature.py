@@ -9,6 +9,7 @@ from fedbary.aggregation import aggregate
 from fedbary.inference import curvature
 from fedbary.inference._steps import Vectors
 from fedbary.settings.config import resolve
+from findings.curvature.alone import Alone
 from findings.curvature.ivon import Ivon
 from findings.curvature.side_by_side import Member, SideBySide
 from findings.truth.federation import Federation
@@ -52,6 +53,22 @@ def test_scaffold_beside_others_is_a_run_of_its_own():
     for name, found in zip(NAMES, flat(beside.weights, 1), strict=True):
         point = alone.model[name.removesuffix("_mean")]
         torch.testing.assert_close(found, point, rtol=1e-4, atol=1e-5)
+
+
+def test_federations_one_by_one_predict_as_those_side_by_side():
+    words = {name: word for name, word in WORDS.items() if name not in ("inference", "prior_std")}
+    words |= {"rule": "FedAvg", "bayesian_layers": 0}
+    steps = [{name: getattr(each, name) for name in ("lr", "momentum", "lr_schedule")}
+             for each in (OTHER, MEMBER)]  # fmt: skip
+    alone = Alone(words, steps)
+    members = [replace(each, precision=0.0) for each in (OTHER, MEMBER)]
+    beside = SideBySide(Federation(resolve(WORDS)), members, 1)
+    for _ in range(2):
+        alone.take_round()
+        beside.take_round()
+    x = alone.federation.shards[0].x
+    found, expected = alone.logits(x), beside.logits(x).log_softmax(2)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_ivon_beside_others_is_a_run_of_its_own():

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from every_method import OF_NUMBERS
+from every_method import task_words
 
 from fedbary.methods import METHODS
 from fedbary.runs.location import run_folder
@@ -12,10 +12,7 @@ from fedbary.study.table import with_methods
 
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - {"barycentre"}))
 def test_a_run_s_folder_has_the_name_of_its_method(method, tmp_path):
-    of_numbers = method in OF_NUMBERS
-    words = {"method": method, "task": "regression" if of_numbers else "classification"}
-    words |= {"noise": "learned"} if of_numbers else {}
-    name = run_folder(resolve(words), tmp_path).name
+    name = run_folder(resolve({"method": method, **task_words(method)}), tmp_path).name
     assert f"-{method}-" in name and "RKLB" not in name
 
 

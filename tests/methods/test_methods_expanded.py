@@ -146,6 +146,18 @@ def test_full_sites_converge_as_newton_s_method_without_a_damping_to_choose():
     assert ours[4] < 1e-5 < 1e-2 * ours[0] and half[4] > 10 * ours[4]
 
 
+def test_a_prior_far_weaker_than_the_digits_of_a_message_still_has_modes():
+    """A softmax has directions that the prior alone holds, at 1e-8 here; messages have 1e-7."""
+    x, y = softmax_data(n=900, inputs=5, classes=7)
+    x, method = 3 * x + 1, PVI(covariance="full", prior_std=1e4)
+    model, parts = network(5, 7).float(), split(x.float(), y, sites=6)
+    found, _ = rounds(method, model, parts, functional.cross_entropy, 8)
+    exact, _ = rounds(method, network(5, 7), split(x, y, sites=6), functional.cross_entropy, 8)
+    for name, tensor in found.items():
+        odds, wanted = (each.double() - each[:1].double() for each in (tensor, exact[name]))
+        torch.testing.assert_close(odds, wanted, rtol=1e-4, atol=1e-4)
+
+
 def skewed(n=300, inputs=6, classes=3):
     """Return the examples of clients of one class each, on which a bound's whole steps diverge."""
     draw = torch.Generator().manual_seed(6)

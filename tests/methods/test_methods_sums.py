@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot
 from fedbary.errors import SettingError
 from fedbary.methods import METHODS, Reply, Server
 from fedbary.methods.lda import PRODUCTS, SHARES, evidence, pull
-from fedbary.methods.ridge import best_ridge
+from fedbary.methods.ridge import PROBIT, best_ridge
 from fedbary.strategies.gate import spoilers
 
 NAMES = pytest.mark.parametrize("name", ["LDA", "Ridge"])
@@ -110,6 +110,38 @@ def test_the_ridge_is_where_the_density_of_the_targets_is_largest(seed, count):
     weight = products / (values + scale) @ vectors.T
     left = (targets - x @ weight.T).square().sum() + scale * weight.square().sum() + unexplained
     assert noise**2 == pytest.approx(float(left) / (targets.shape[1] * count))
+
+
+@given(seed=st.integers(0, 10**6), count=st.integers(8, 60), cuts=st.integers(2, 5))
+@settings(max_examples=10)
+def test_ridge_is_what_afl_makes_of_the_clients_own_ridges(seed, count, cuts):
+    """AFL adds clients' heads two by two, and takes their penalties out at the end."""
+    x, y = examples(seed, count)
+    parts = [part for part in y.argsort().chunk(cuts) if len(part)]
+    found = head(METHODS["Ridge"](), replies(METHODS["Ridge"](), x, y, parts)).double()
+    rows, targets = torch.cat([x, torch.ones(count, 1)], 1).double(), one_hot(y, CLASSES).double()
+    one = torch.eye(rows.shape[1]).double()
+    grams = [rows[part].T @ rows[part] + one for part in parts]
+    heads = [torch.linalg.solve(gram, rows[part].T @ targets[part])
+             for gram, part in zip(grams, parts, strict=True)]  # fmt: skip
+    gram, weight = grams[0], heads[0]
+    for its_gram, its_weight in zip(grams[1:], heads[1:], strict=True):
+        both = torch.linalg.inv(gram + its_gram)
+        sides = (gram, its_gram, weight), (its_gram, gram, its_weight)
+        weight = sum(
+            w - torch.linalg.solve(mine, other @ (w - both @ other @ w)) for mine, other, w in sides
+        )
+        gram = gram + its_gram
+    centred, apart = x.double() - x.double().mean(0), targets - targets.mean(0)
+    values, vectors = torch.linalg.eigh(centred.T @ centred)
+    scale, noise = best_ridge(
+        values.clamp_min(0), apart.T @ centred @ vectors, float(apart.square().sum()), count
+    )
+    penalty = scale * one
+    penalty[-1, -1] = 0
+    expected = torch.linalg.solve(gram - len(parts) * one + penalty, gram @ weight).T
+    expected = PROBIT / noise * expected
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3 * float(found.abs().max()))
 
 
 @NAMES

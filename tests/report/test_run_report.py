@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -83,11 +84,29 @@ def test_a_risk_has_its_calibration_thresholds_groups_sites_sets_and_temperature
     thresholds = table_after(text, "Thresholds")
     assert number(thresholds["at least 90 % of yes found"][4]) >= 90
     assert number(thresholds["at most 5 % alerts"][1]) <= 50
+    sites = table_after(text, "By site")
+    at = sites["site"].index("AUROC, %")
+    for site in ("partition 0", "partition 1"):
+        low, high = map(float, re.findall(r"\[(.+), (.+)\\\]", sites[site][at])[0])
+        assert 0 < low < number(sites[site][at]) < high < 100
     groups = table_after(text, "By group")
     assert list(groups) == ["group", "all", "ward=\\<i\\>east", "ward=west"]
     assert sum(int(groups[f"ward={ward}"][0]) for ward in (r"\<i\>east", "west")) == int(
         groups["all"][0]
     )
+
+
+def test_what_left_each_site_is_what_the_record_counts(reports, folder):
+    for kind, text in reports.items():
+        counted = Counter()
+        for line in (folder / kind / "record.jsonl").read_text().splitlines():
+            event = json.loads(line)
+            counted["numbers"] += event["numbers"] if event["event"] == "answered" else 0
+            counted["messages"] += event["event"] == "asked"
+        rows = re.findall(r"^\| partition \d \|.*\|$", text.partition("## What left")[2], re.M)
+        cells = [[cell.strip().replace(",", "") for cell in row.split("|")] for row in rows]
+        assert sum(int(row[3]) for row in cells) == counted["messages"]
+        assert sum(int(row[4]) for row in cells) == counted["numbers"]
 
 
 def test_a_level_of_the_data_makes_no_element(reports, folder):
@@ -170,5 +189,7 @@ def test_the_report_of_a_glm_is_its_coefficients(tmp_path):
     text = (tmp_path / "run" / "report.md").read_text("utf-8")
     table = load(tmp_path / "run").coefficients().table
     assert "## Coefficients" in text and "figures/forest.png" in text
+    assert "rows of the rarest class | 212, for 2 columns" in text
+    assert "what goes together in these rows" in text and "one seed" not in text
     for line in table.itertuples():
         assert f"| {line.term} | per 1 | {line.estimate:.4g} \\[" in text

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm, rankdata
 
-from fedbary.scores.intervals import Z, of_auroc
+from fedbary.scores.intervals import TWO_SIDED, of_auroc
 
 COUNTS = st.lists(st.tuples(st.floats(0.5, 500), st.floats(0.5, 500)), min_size=1, max_size=4)
 
@@ -28,7 +28,7 @@ def test_with_many_rows_it_is_hanley_and_mcneils(auroc, rows):
     more = (m - 1) * (q1 - auroc**2) + (n - 1) * (q2 - auroc**2)
     std = math.sqrt((auroc * (1 - auroc) + more) / (m * n))
     low, high = of_auroc(auroc, [(m, n)])
-    assert high - low == pytest.approx(2 * Z * std, rel=0.15)
+    assert high - low == pytest.approx(2 * TWO_SIDED * std, rel=0.15)
 
 
 def test_no_events_no_interval():

@@ -133,3 +133,12 @@ def test_an_interval_is_free_of_the_excess_that_drawing_adds():
     low, high = bootstrap(judge, torch.arange(101))["gap"]
     assert low == pytest.approx(0, abs=1e-6) and 0 < high < 0.15
     assert all(map(math.isnan, bootstrap(judge, torch.arange(9))["gap"]))
+
+
+@given(risks())
+def test_an_interval_encloses_its_score_and_a_score_that_cannot_vary_has_none(held):
+    """Of a rare hit most draws have the score 0: shifted quantiles then lie beyond it."""
+    hits = torch.from_numpy(held[1])
+    worst = lambda rows: {"hit": float(hits[rows].double().mean() > 0.9)}  # noqa: E731
+    low, high = bootstrap(worst, torch.arange(len(hits)), draws=50)["hit"]
+    assert math.isnan(low) or low <= worst(torch.arange(len(hits)))["hit"] <= high and low < high

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 import pytest
-from every_method import OF_NUMBERS
+from every_method import task_words
 
 from fedbary.errors import SettingError
 from fedbary.inference import INFERENCE, Local, PosteriorParameters, local_method, variational
@@ -20,8 +20,7 @@ BESIDE = {"inference=laplace": {"method": "PVI"}, "task=regression": {}}
 
 def chosen_part(setting, name):
     """A run with a part; None where it goes with no other default."""
-    numbers = setting == "method" and name in OF_NUMBERS
-    also = {"task": "regression", "noise": "learned"} if numbers else {}
+    also = task_words(name) if setting == "method" else {}
     try:
         return resolve({setting: name, **also, **BESIDE.get(f"{setting}={name}", {})})
     except SettingError:

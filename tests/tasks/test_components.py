@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from fedbary.data.images import Normaliser, pixel_sums
 from fedbary.data.sites import Site
-from fedbary.data.standardise import Standardiser, principal
+from fedbary.data.standardise import Standardiser, dependent, principal
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.tasks import _sums, task_of
@@ -16,7 +16,7 @@ from fedbary.tasks import _sums, task_of
 
 def asked_of(parts, scale):
     """Hold the dialogue with sites that hold parts."""
-    dialogue = _sums.ask_moments(scale)
+    dialogue = _sums.ask_moments(scale, sum(map(len, parts)))
     question = next(dialogue)
     answers = [question.read(_sums.answer_moments(x, question.config), len(x)) for x in parts]
     with pytest.raises(StopIteration) as end:
@@ -52,10 +52,27 @@ def test_components_by_sums_are_those_of_the_pooled_features(seed, sites, whiten
     assert torch.allclose((scores * known).sum(0).abs(), (known * known).sum(0), rtol=1e-5)
 
 
+@given(st.integers(0, 2**32), st.lists(st.booleans(), min_size=1, max_size=9))
+def test_columns_that_others_determine_are_found_with_their_weights(seed, combined):
+    generator, columns = torch.Generator().manual_seed(seed), list[torch.Tensor]()
+    for follows in combined:
+        own = torch.randn(40, generator=generator, dtype=torch.float64)
+        if follows and columns:
+            own = torch.stack(columns, 1) @ torch.randn(len(columns), generator=generator).double()
+        columns.append(own / own.norm())
+    x = torch.stack(columns, 1)
+    found = {place: (kept, w) for place, kept, w in dependent(x.T @ x, 1e-8)}
+    assert [*found] == [place for place, follows in enumerate(combined) if follows and place]
+    for place, (kept, weights) in found.items():
+        assert torch.allclose(x[:, kept] @ weights, x[:, place], atol=1e-6)
+        assert not {*kept} & found.keys()
+
+
 def test_moments_that_no_rows_have_are_refused():
     scale = Standardiser(torch.zeros(2).double(), torch.ones(2).double())
-    for wrong in ([1.0, 2.0, 1.0], [1.0, 0.0], [1.0, 0.0, float("nan")]):
-        question = next(_sums.ask_moments(scale))
+    nan, most = float("nan"), 7.1  # of seven rows
+    for wrong in ([1.0, 2.0, 1.0], [1.0, 0.0], [1.0, 0.0, nan], [most, 0.0, 1.0], [1.0, 0.0, most]):
+        question = next(_sums.ask_moments(scale, 7))
         with pytest.raises(ValueError, match="moments"):
             question.read({"count": 3, "moments": wrong}, 3)
 

@@ -1,6 +1,7 @@
 """Sites beside each other: what the server says of them before the first round."""
 
 import logging
+import re
 
 import numpy as np
 import pandas as pd
@@ -44,6 +45,17 @@ def told(folder, caplog, sites, server=None, **changes):
 
 def test_sites_of_one_population_raise_no_line(tmp_path, caplog):
     assert told(tmp_path, caplog, {n: table(s) for s, n in enumerate("abc", 1)})[0] == []
+
+
+@pytest.mark.parametrize("size", [1e6, 1e100])
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_site_whose_spread_swallows_the_others_is_named(others, size, tmp_path, caplog):
+    sites = {name: table(seed) for seed, name in enumerate(("north", "south")[:others], 1)}
+    odd = table(9).assign(weight=75 + size * np.resize([1.0, -1.0], 120))
+    (line,), _ = told(tmp_path, caplog, {**sites, "east": odd}, method="Ridge")
+    assert line.startswith("column weight may have another unit at east (mean ")
+    (times,) = re.findall(r"spread (\S+) times as elsewhere", line)
+    assert 0.7 < float(times) / (size / 14) < 1.4
 
 
 @pytest.mark.parametrize("others", [1, 2])

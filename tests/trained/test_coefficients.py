@@ -200,7 +200,7 @@ def test_a_column_in_other_units_has_its_coefficient_in_these(made):
     by = np.array([3650.0, *[1.0] * 5])
     for column in ("estimate", "std", "lower 95 %", "tau", "HK upper 95 %", "partition 2"):
         np.testing.assert_allclose(other[column] * by, found.table[column], rtol=1e-7)
-    for column in ("p of Q", "shift by prior", "I2"):
+    for column in ("p differ", "p of Q", "shift by prior", "I2"):
         np.testing.assert_allclose(other[column], found.table[column], rtol=1e-6, atol=1e-12)
 
 

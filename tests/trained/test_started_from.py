@@ -49,6 +49,31 @@ def test_new_data_are_added_to_the_run_of_all(made, tmp_path):
     assert lines(made / "b")[0]["nll"] == lines(made / "a")[1]["nll"]
 
 
+@pytest.mark.parametrize("name", ["LDA", "Ridge"])
+def test_training_begins_at_the_predictions_of_a_head_by_sums_at_its_temperature(name, tmp_path):
+    """Other sums begin at the sums, which know no temperature."""
+    head = chosen("pixels", method=name, calibrate="temperature")
+    run_inline(head, tmp_path / "head")
+    told = lines(tmp_path / "head")[1]
+    assert told["temperature"] != 1
+    by = {"start_from": str(tmp_path / "head"), "rounds": 1}
+    run_inline(chosen("pixels", method="SCAFFOLD", **by), tmp_path / "trained")
+    began = lines(tmp_path / "trained")[0]
+    assert began["nll"] == pytest.approx(told["nll"], rel=1e-5)
+    run_of(chosen("pixels", method=name, **by), (0,), tmp_path / "sums")
+    assert lines(tmp_path / "sums")[0]["nll"] == pytest.approx(told["untempered"]["nll"])
+
+
+@pytest.mark.parametrize("damage", ["x", None, 0, -1.0, float("inf"), [2]])
+def test_a_damaged_temperature_is_refused_by_name(damage, made, tmp_path):
+    run = shutil.copytree(made / "a", tmp_path / "run")
+    written = [*lines(run)]
+    written[-1]["temperature"] = damage
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in written))
+    with pytest.raises(SettingError, match="temperature: .*; expected a number above 0 in"):
+        run_of(chosen("pixels", start_from=str(run)), (1,), tmp_path / "new")
+
+
 def test_a_site_that_withdraws_is_subtracted_from_every_run_that_counted_it(made, tmp_path):
     forget(made / "b", "partition 0", tmp_path / "left")
     run_of(chosen("pixels"), (1, 2), tmp_path / "others")

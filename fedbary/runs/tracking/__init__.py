@@ -4,7 +4,8 @@ A tracker is a module of this package with one class
 
     Tracker(folder, settings)
         .scalars(values, step)          a round's numbers by name
-        .end(pictures, posterior)       the files of the pictures and of the final posterior
+        .end(pictures, posterior, export)   the files of the pictures and of the final posterior;
+                                        `export` fills an empty folder as `fedbary export` does
         .stop(killed)                   the run ended without a result, by an error or killed
         .reopens                        whether a second one goes on in the first one's run
 
@@ -27,6 +28,9 @@ from fedbary.runs.run_folder import POSTERIOR
 from fedbary.runs.schema import ROUND
 from fedbary.settings.config import Settings
 
+Export = Callable[[Path], object]
+"""Fills an empty folder with the run's model, see `fedbary.report.exported`."""
+
 
 class Tracker(Protocol):
     """Messages to a dashboard about a run."""
@@ -39,8 +43,8 @@ class Tracker(Protocol):
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Take a round's numbers."""
 
-    def end(self, pictures: Sequence[Path], posterior: Path) -> None:
-        """Take the run's pictures and its posterior, and end it."""
+    def end(self, pictures: Sequence[Path], posterior: Path, export: Export) -> None:
+        """Take the run's pictures and its posterior, perhaps an export of it, and end it."""
 
     def stop(self, killed: bool) -> None:
         """End a run that failed, or was killed."""
@@ -73,11 +77,11 @@ class Tracking:
         values = {name: value for name, value in _numbers(line) if name != ROUND}
         self._tell(lambda tracker: tracker.scalars(values, int(line[ROUND])))
 
-    def finish(self) -> None:
-        """Take the run folder's content."""
+    def finish(self, export: Export) -> None:
+        """Take the run folder's content, and what exports its model."""
         pictures = sorted(self._folder.glob("*.png"))
         posterior = self._folder / POSTERIOR
-        self._tell(lambda tracker: tracker.end(pictures, posterior))
+        self._tell(lambda tracker: tracker.end(pictures, posterior, export))
 
     def stop(self, killed: bool) -> None:
         """Say that the run has ended without a result."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 from safetensors.numpy import load_file
+
+if TYPE_CHECKING:
+    from fedbary.runs.tracking import Export
 
 LIBRARY = "torch.utils.tensorboard"
 
@@ -37,7 +40,7 @@ class Tracker:
         """Close the file, in which the rounds stand."""
         self._writer.close()
 
-    def end(self, pictures: Sequence[Path], posterior: Path) -> None:
+    def end(self, pictures: Sequence[Path], posterior: Path, export: Export) -> None:
         """Write pictures and the histogram of every tensor of the posterior."""
         from PIL import Image
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedbary.parts.parameters import Checked
+
+if TYPE_CHECKING:
+    from fedbary.runs.tracking import Export
 
 LIBRARY = "wandb"
 
@@ -46,7 +49,7 @@ class Tracker:
         """End the run as failed."""
         self._run.finish(exit_code=1)
 
-    def end(self, pictures: Sequence[Path], posterior: Path) -> None:
+    def end(self, pictures: Sequence[Path], posterior: Path, export: Export) -> None:
         """Log pictures and posterior, and end the run."""
         import wandb
 

@@ -13,13 +13,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbary.data.ids import shared, split
 from fedbary.data.standardise import Standardiser, Sums
 from fedbary.errors import RunError
 from fedbary.tasks import Dialogue, Question, _sums
-from fedbary.tasks._look.rules import KEPT, KINDS, LEAST, NUMBERS, SOME, Told, grid
+from fedbary.tasks._look.rules import (
+    DIGESTS,
+    IDS,
+    KEPT,
+    KINDS,
+    LEAST,
+    NUMBERS,
+    REPEATED,
+    SOME,
+    Told,
+    grid,
+)
 
-MOST_COLUMNS = 10_000
-"""Columns of a table that are believed."""
+MOST_COLUMNS, MOST_PRODUCTS = 10_000, 2_000
+"""Columns of a table that are believed, and of which products are asked: two million numbers."""
 
 TWO_VALUED = 60
 """Rows from which on a histogram of two cells shows a column of two values."""
@@ -107,7 +119,9 @@ class Look:
         Each site's histograms of them.
     products : tuple or None
         Names of columns, the number of rows, and the mean of the products of each two columns,
-        standardised; None if no site has rows enough.
+        standardised; None if no site has rows enough, or there are more than `MOST_PRODUCTS`.
+    ids : mapping of str to set of bytes
+        Digests of each site's ids that other sites have, too; empty if sites tell none.
     """
 
     columns: Mapping[str, Mapping[str, Told]]
@@ -116,6 +130,7 @@ class Look:
     sums: Mapping[str, Sums]
     cells: Mapping[str, Sequence[Cells]] = field(default_factory=dict)
     products: tuple[tuple[str, ...], int, Tensor] | None = None
+    ids: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
 
     @functools.cached_property
     def total(self) -> Sums:
@@ -151,14 +166,37 @@ class Look:
         return np.interp(at, below / sum(rows for rows, _ in parts), points)
 
 
-def look() -> Dialogue[Look]:
+def look(ids: bool = False) -> Dialogue[Look]:
     """Ask for columns, sums, histograms and products in turn; return what the sites have told.
+
+    With `ids` also for digests of ids. Each site is then told which of its own others have, too.
 
     Raises
     ------
     RunError
         If no site answers.
     """
+    found = yield from _of_columns()
+    if not ids:
+        return found
+    told: dict[str, list[bytes]] = {}
+    yield Question(IDS, read_ids, beside=_keep(told))
+    repeated = {site: held for site, held in shared(told).items() if held}
+    if repeated:
+        own = {site: {DIGESTS: b"".join(held)} for site, held in repeated.items()}
+        yield Question(REPEATED, lambda metrics, most: None, own=own)
+    return replace(found, ids=repeated)
+
+
+def read_ids(metrics: Mapping[str, Any], most: int) -> list[bytes]:
+    """Return the digests of an answer; an error if so many rows have fewer ids."""
+    found = split(metrics[DIGESTS])
+    if len(found) > most:
+        raise ValueError(f"{len(found)} ids of {most} rows")
+    return found
+
+
+def _of_columns() -> Dialogue[Look]:
     told: dict[str, tuple[int, dict[str, Told]]] = {}
     sums: dict[str, Sums] = {}
     told_cells: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
@@ -189,10 +227,10 @@ def look() -> Dialogue[Look]:
     chosen = [
         name for name in wide if 2 * sum(found.seen(site, name) > 0 for site in sums) > len(sums)
     ]
-    if len(chosen) < 2:
+    if not 2 <= len(chosen) <= MOST_PRODUCTS:
         return replace(found, cells=cells)
     config, _ = _scaled(scale, names, chosen)
-    believed = functools.partial(read_products, columns=len(chosen))
+    believed = functools.partial(read_products, columns=len(chosen), rows=sum(rows.values()))
     answers = yield Question(_sums.MOMENTS, believed, config)
     products = None
     if count := sum(rows for rows, _ in answers):
@@ -278,8 +316,10 @@ def read_histograms(
     return found
 
 
-def read_products(metrics: Mapping[str, Any], most: int, columns: int) -> tuple[int, Tensor]:
+def read_products(
+    metrics: Mapping[str, Any], most: int, columns: int, rows: float
+) -> tuple[int, Tensor]:
     """Return rows and sums of products as `_sums.read_moments`; 0 of a site with too few rows."""
     if metrics["count"] == 0:
         return 0, torch.zeros(columns, columns, dtype=torch.float64)
-    return _sums.read_moments(metrics, most, columns)
+    return _sums.read_moments(metrics, most, columns, rows)

@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from fedbary.data import beside
-from fedbary.data.standardise import CONSTANT
-from fedbary.tasks._look.dialogue import Look
+from fedbary.data.standardise import CONSTANT, dependent
+from fedbary.tasks._look.dialogue import MOST_PRODUCTS, Look
 from fedbary.tasks._look.rules import (
     AS_TEXT,
     DATES,
     EMPTY,
     FAR_CELL,
+    LEAST,
     LEVELS,
     MIXED,
     NEARLY_CONSTANT,
@@ -49,7 +49,7 @@ OF_KIND = {
 
 def findings(look: Look) -> list[str]:
     """Return the findings."""
-    parts = (copies(look), unlike(look), of_columns(look), combined(look))
+    parts = (copies(look), of_ids(look), unlike(look), of_columns(look), combined(look))
     return [one_line(line, SCREEN) for line in itertools.chain(*parts)]
 
 
@@ -62,6 +62,15 @@ def copies(look: Look) -> Iterator[str]:
         ):
             said = "have the same sums in all columns, so they hold the same rows"
             yield f"{one} and {other} {said}: start without one of them"
+
+
+def of_ids(look: Look) -> Iterator[str]:
+    """Yield a line on each two sites that have ids in common."""
+    for (one, first), (other, second) in itertools.combinations(look.ids.items(), 2):
+        if count := len({*first} & {*second}):
+            said = f"{count}" if count >= LEAST else f"fewer than {LEAST}"
+            logs = "their rows count twice; the sites' own logs name them"
+            yield f"{one} and {other} have {said} ids in common: {logs}"
 
 
 def unlike(look: Look) -> Iterator[str]:
@@ -152,23 +161,13 @@ def _levels(where: str, held: Mapping[str, Told]) -> Iterator[str]:
 
 def combined(look: Look) -> Iterator[str]:
     """Yield a line on each column that the columns before it determine, by their products."""
+    if len(look.names) > MOST_PRODUCTS and look.products is None:
+        said = f"{len(look.names)} columns are too many for products, {MOST_PRODUCTS} the most"
+        yield f"{said}: columns that follow from others are not found; columns= names fewer"
     if look.products is None:
         return
     names, _, products = look.products
     scale = products.diagonal().sqrt()
-    correlations, kept = products / scale / scale[:, None], [0]
-    for place in range(1, len(names)):
-        weights = _weights(correlations, kept, place)
-        left = 1 - float(weights @ correlations[kept, place])
-        if left > LEFT_OVER:
-            kept.append(place)
-            continue
+    for place, kept, weights in dependent(products / scale / scale[:, None], LEFT_OVER):
         others = [names[k] for k, w in zip(kept, weights.tolist(), strict=True) if abs(w) > PART]
         yield f"column {names[place]} follows from {listed(others)}; leave_out= one of them"
-
-
-def _weights(correlations: Tensor, kept: Sequence[int], place: int) -> Tensor:
-    inner = correlations[kept][:, kept]
-    return torch.linalg.lstsq(inner, correlations[kept, place][:, None], driver="gelsd").solution[
-        :, 0
-    ]

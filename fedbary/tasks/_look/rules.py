@@ -194,8 +194,11 @@ def answer(question: str, told: Mapping[str, Told], asked: Mapping[str, Any]) ->
     raise ValueError(f"a look has no question {question!r}")
 
 
-WORDS = ("names", "kinds", "kept", "level-names")
-"""The entries of an answer that are texts."""
+IDS, REPEATED, DIGESTS = "ids", "ids-repeated", "digests"
+"""Questions for digests of ids, and which of these other sites have; the entry that holds them."""
+
+WORDS = ("names", "kinds", "kept", "level-names", DIGESTS)
+"""The entries of an answer that are texts or bytes."""
 
 
 def columns_told(told: Mapping[str, Told]) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """A run ends in MLflow as it ended, and goes on there when it is resumed."""
 
+import numpy as np
+import pandas
 import pytest
 from runs_of import SHORT
 
-from fedbary import client_app
+from fedbary import client_app, load
 from fedbary.runs.tracking import note_killed
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid, run_inline
@@ -14,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 QUICK = {
     **SHORT, "clients": 2, "rounds": 2, "model": "mlp", "bayesian_layers": 1, "train_fraction": 0.2,
-    "tracker": "mlflow", "evaluate_clients": 0,
+    "tracker": "mlflow", "log_model": False, "evaluate_clients": 0,
 }  # fmt: skip
 
 
@@ -78,3 +80,22 @@ def test_where_the_store_has_lost_the_run_another_begins(tmp_path):
     client = mlflow.MlflowClient((tmp_path / "mlruns").as_uri())
     runs = client.search_runs([client.get_experiment_by_name("fedbary").experiment_id])
     assert sorted(made.info.status for made in runs) == ["FINISHED", "KILLED"]
+
+
+def test_its_model_predicts_rows_by_their_columns_without_fedbary(tmp_path):
+    """Some 10 seconds."""
+    words = {"engine": "inline", "task": "tables", "clients": 2, "rounds": 1, "samples": 3}
+    words |= {"pictures": False, "tracker": "mlflow", "partition": "iid"}
+    run_inline(resolve(words), tmp_path / "run")
+    made, _ = kept(tmp_path / "run")
+    model = mlflow.pyfunc.load_model(f"{made.info.artifact_uri}/model")
+    trained = load(tmp_path / "run")
+    x = trained.task.evaluation_examples().x[:5].numpy()
+    rows = pandas.DataFrame(x, columns=trained.signature.features)
+    found = model.predict(rows[rows.columns[::-1]])
+    expected = trained.predict(rows).probs
+    probs = found[[f"p({name})" for name in trained.signature.classes]]
+    np.testing.assert_allclose(probs, expected, rtol=1e-4)
+    assert made.info.status == "FINISHED"
+    with pytest.raises(mlflow.MlflowException, match="missing inputs"):
+        model.predict(rows.iloc[:, 1:])

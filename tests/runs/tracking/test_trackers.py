@@ -64,7 +64,7 @@ def test_mlflow_reads_numbers_settings_and_artefacts(tmp_path, monkeypatch):
     assert [m.value for m in history] == pytest.approx([line["nll"] for line in lines])
     stored = {Path(file.path).name for file in client.list_artifacts(made.info.run_id)}
     pictures = {f"{name}.png" for name in pictures_of(tmp_path / "run")}
-    assert stored == {"posterior.safetensors", *pictures}
+    assert stored == {"posterior.safetensors", "model", *pictures}
 
 
 def wandb_records(file: Path) -> Iterator[tuple[str, Any]]:
@@ -135,7 +135,7 @@ def test_a_tracker_that_fails_is_warned_of_once_and_told_nothing_more(tmp_path, 
     tracking = Tracking(settings_with("failing"), tmp_path, said.append)
     for server_round in range(3):
         tracking.add_round({"round": server_round, "nll": 0.5})
-    tracking.finish()
+    tracking.finish(lambda place: None)
     assert said == ["tracker=failing is told nothing more: the store is gone"]
 
 

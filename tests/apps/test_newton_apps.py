@@ -1,0 +1,193 @@
+"""Newton's method by sums with the real apps: masks, liars, silent sites, a cut, limits."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import Array
+from flwr.clientapp import ClientApp
+from hostile_site import cut_off, run_with, run_with_a_hostile_site
+from runs_of import INLINE, lines, same, tensors
+from scipy.special import expit
+
+import fedbary
+from fedbary import client_app
+from fedbary.errors import RunError, SettingError
+from fedbary.server_app import run
+from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.settings.config import resolve
+
+ROWS, SITES = 800, 4
+
+
+def table():
+    """Rows of a logistic model, as lines of a file."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(ROWS, 3))
+    y = draw.random(ROWS) < expit(x @ [0.8, -0.5, 0.3])
+    return [[*each, "ny"[int(ill)]] for each, ill in zip(x.tolist(), y, strict=True)]
+
+
+def written(file, rows):
+    """Write a file of these rows; return its path."""
+    file.write_text("u,v,w,out\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    return str(file)
+
+
+def chosen(folder, **words):
+    """Settings of a run on these rows."""
+    held = {"task": "glm", "target": "out", "dataset": written(folder / "rows.csv", table())}
+    return resolve({**INLINE, **held, "method": "Newton", "clients": SITES, **words})
+
+
+def table_of(folder):
+    """Estimates and standard errors of a run."""
+    found = fedbary.load(folder).coefficients(anyway=True).table
+    return found["estimate"].to_numpy(), found["std"].to_numpy()
+
+
+def masked(settings, folder, seen, site=None):
+    """Run with a mod that adds to each number masks which it shares with each other site."""
+
+    def masks(message, context, call_next):
+        me, trains = context.node_config["partition-id"], message.metadata.message_type == "train"
+        if me == site and trains:
+            raise RuntimeError("this site is away")
+        reply = call_next(message, context)
+        for record in reply.content.array_records.values() if trains else ():
+            for key in sorted(record):
+                value = record[key].numpy()
+                assert value.dtype == np.float64
+                for other in {*range(SITES)} - {me}:
+                    pair = [min(me, other), max(me, other), len(key), len(value)]
+                    noise = 1e5 * np.random.default_rng(pair).normal(size=value.shape)
+                    value = value + (noise if me < other else -noise)
+                record[key] = Array(value)
+                seen.append(value)
+        return reply
+
+    app = ClientApp(mods=[masks, client_app.apply_mods])
+    app.query()(client_app.query)
+    app.query("ask")(client_app.ask)
+    app.train()(client_app.train)
+    run(InlineGrid(app, SITES, settings.model_dump()), settings, folder)
+
+
+def test_masks_that_cancel_in_the_sum_give_the_same_table(tmp_path):
+    """The server sees no site's numbers: each lies as far off as the masks."""
+    run_with(chosen(tmp_path), tmp_path / "plain")
+    seen = []
+    masked(chosen(tmp_path, masked=True), tmp_path / "masked", seen)
+    (one, std), (other, others) = (table_of(tmp_path / name) for name in ("plain", "masked"))
+    assert np.abs((other - one) / std).max() < 1e-6 and np.abs(others / std - 1).max() < 1e-6
+    assert min(np.abs(value).max() for value in seen) > 1e3
+    assert len(lines(tmp_path / "masked")) == len(lines(tmp_path / "plain"))
+
+
+def test_masked_sums_of_some_sites_are_no_sums(tmp_path):
+    with pytest.raises(RunError, match="masked: 'true, and 3 of 4 sites replied'"):
+        masked(chosen(tmp_path, masked=True), tmp_path / "run", [], site=1)
+
+
+def test_the_sums_of_the_others_count_once_a_site_stays_away(tmp_path, caplog):
+    """From the third round on; the table has the fit of three sites, and says so."""
+    caplog.set_level(logging.WARNING)
+
+    def leaving(message, context):
+        said = int(message.content.config_records["config"]["server-round"])
+        if context.node_config["partition-id"] == 1 and said > 2:
+            raise RuntimeError("this site is away")
+        return client_app.train(message, context)
+
+    def never(message, context):
+        if context.node_config["partition-id"] == 1:
+            raise RuntimeError("this site is away")
+        return client_app.train(message, context)
+
+    for name, train in (("leaving", leaving), ("never", never)):
+        run_with(chosen(tmp_path, rounds=11), tmp_path / name, train=train)
+    assert any("3 of 4 sites are in the sums from now on" in line for line in caplog.messages)
+    (one, std), (other, others) = (table_of(tmp_path / name) for name in ("never", "leaving"))
+    assert np.abs((other - one) / std).max() < 1e-6 and np.abs(others / std - 1).max() < 1e-6
+    title = fedbary.load(tmp_path / "leaving").coefficients(anyway=True).title
+    assert title.startswith("Newton, 600 rows of 3 sites")
+
+
+LIES = {
+    "a Hessian of 1e12": lambda key, held: held * 1e12 if "hessian" in key else held,
+    "one too large by 100": lambda key, held: held * 100 if "hessian" in key else held,
+    "one below 0": lambda key, held: -held if "hessian" in key else held,
+    "a gradient beyond": lambda key, held: held * 0 + 3e3 if "gradient" in key else held,
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_no_rows_can_have_is_left_out_by_name(lie, tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+
+    def spoil(action, reply):
+        for record in reply.content.array_records.values() if action == "train" else ():
+            for key, array in record.items():
+                record[key] = Array(LIES[lie](key, array.numpy()))
+
+    run_with_a_hostile_site(chosen(tmp_path, rounds=6), tmp_path / "run", spoil, 1)
+    assert [line["admitted"] for line in lines(tmp_path / "run")[1:]] == [SITES - 1] * 6
+    refused = [text for text in caplog.messages if "reply refused" in text]
+    assert refused and all("partition 1 " in text for text in refused)
+    assert np.abs(table_of(tmp_path / "run")[0]).max() < 1.5
+
+
+@pytest.mark.parametrize(("key", "lie"), [("gradient", 30.0), ("value", 1e6), ("value", -1e6)])
+def test_a_lie_within_the_bounds_moves_no_more_than_rows_could(key, lie, tmp_path):
+    """The run settles; a site that lies of its value alone moves nothing."""
+
+    def spoil(action, reply):
+        for record in reply.content.array_records.values() if action == "train" else ():
+            for name, array in record.items():
+                held = array.numpy()
+                record[name] = Array(held * 0 + lie if key in name else held)
+
+    run_with(chosen(tmp_path), tmp_path / "honest")
+    run_with_a_hostile_site(chosen(tmp_path), tmp_path / "run", spoil, 1)
+    assert lines(tmp_path / "run")[-1]["step"] < 1e-3
+    (one, std), (other, _) = (table_of(tmp_path / name) for name in ("honest", "run"))
+    moved = np.abs((other - one) / std).max()
+    assert moved < (0.9 * ROWS / SITES) ** 0.5 and (key == "gradient" or moved < 1e-6)
+
+
+@pytest.mark.parametrize("lie", [1e12, -1.0, np.nan, 0])
+def test_scores_that_no_rows_have_are_left_out_and_then_the_table_is_refused(lie, tmp_path):
+    def spoil(action, reply):
+        if action == "ask" and "products" in (held := reply.content["metrics"]):
+            held["products"] = [lie * value for value in held["products"]] if lie else [1.0]
+
+    run_with_a_hostile_site(chosen(tmp_path, errors="robust"), tmp_path / "run", spoil, 1)
+    with pytest.raises(SettingError, match="^errors: 'robust, and 3 of 4 sites told them"):
+        fedbary.load(tmp_path / "run").coefficients()
+
+
+def test_a_run_that_was_cut_ends_with_the_same_bits(tmp_path):
+    run_with(chosen(tmp_path), tmp_path / "whole")
+    cut_off(chosen(tmp_path), tmp_path / "cut", 10)
+    run_with(chosen(tmp_path, resume="last"), tmp_path / "cut")
+    assert same(tensors(tmp_path / "whole"), tensors(tmp_path / "cut"))
+    for one, other in zip(*(table_of(tmp_path / name) for name in ("whole", "cut")), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_what_a_site_answers_counts_in_its_budget(tmp_path):
+    """For p columns a round takes 1 + p + p (p + 1)/2 numbers, and two metrics."""
+    rows, sent = table(), []
+    for rounds in (2, 3):
+        states = [tmp_path / f"{name} {rounds}" for name in ("north", "south")]
+        nodes = [
+            {"name": state.name, "data-path": written(tmp_path / f"{k}.csv", rows[k::2])}
+            | {"state-path": str(state)}
+            for k, state in enumerate(states)
+        ]
+        settings = chosen(tmp_path, clients=2, rounds=rounds)
+        grid = InlineGrid(client_app.app, nodes, settings.model_dump())
+        run(grid, settings, tmp_path / f"run {rounds}")
+        sent += [json.loads((state / "sent.json").read_bytes())["numbers"] for state in states]
+    assert sent[0] == sent[1] and sent[2] == sent[3] == sent[0] + 1 + 3 + 6 + 2
