@@ -142,13 +142,14 @@ def write(results: Results, document: Document, metrics: Sequence[Metric]) -> No
         Seconds are of the whole round in one process, evaluation included. Own models are those
         that clients keep where the method gives them one, on what each client holds out."""
     )
-    document.text(
-        """**Aleatoric** is the entropy that the drawn networks have on average, **epistemic** the
-        mutual information of label and weights: a single network has none. **By chance** a
-        calibrated model would have that ECE on as many examples. **AUROC** is the
-        probability that an input of another kind gets the higher value. An uncertainty is worth
-        something if accuracy rises when the most uncertain inputs are rejected."""
-    )
+    if any(m.column in last and last[m.column].any() for m in UNCERTAINTY):
+        document.text(
+            """**Aleatoric** is the entropy that the drawn networks have on average, **epistemic**
+            the mutual information of label and weights: a single network has none. **By chance** a
+            calibrated model would have that ECE on as many examples. **AUROC** is the probability
+            that an input of another kind gets the higher value. An uncertainty is worth something
+            if accuracy rises when the most uncertain inputs are rejected."""
+        )
     _add_partitions(results, document)
     add_cautions(results, document)
     _add_runs(document, last)
@@ -178,9 +179,7 @@ def _add_introduction(results: Results, document: Document) -> None:
         runs=len(last),
         clients=" or ".join(map(str, sorted(last["clients"].unique()))),
         after=" or ".join(after),
-        where=" or ".join(
-            scored.mask(last["dataset"] == NO_DATA, "what clients hold out").unique()
-        ),
+        where=" or ".join(scored.unique()),
         repeats=results.repeats,
     )
 
