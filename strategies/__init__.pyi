@@ -1052,6 +1052,7 @@ class Newton(MethodStrategy):
         journal: Iterable[Mapping[str, Any]] | None = None,
         federation: Federation | None = None,
         prior_std: float = 10.0,
+        intercept_std: float = 2.5,
         masked: bool = False,
     ) -> None: ...
 
