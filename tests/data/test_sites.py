@@ -97,7 +97,7 @@ def test_what_a_node_config_may_say():
     part = site_from({"partition-id": 2, "num-partitions": 3})
     assert part == Site("partition 2", "", 2, 3) and part.key == 2
     own = site_from({"data-path": "/data/x.npz", "cpus": 4})
-    assert own == Site("site c7619e6f", "/data/x.npz", cpus=4)
+    assert own == Site("site c7619e6f", "/data/x.npz", cpus=4, shared=frozenset())
     named = site_from({"data-path": "/data/x.npz", "name": "St Mary"})
     assert named.name == "St Mary" and named.key != own.key
 
