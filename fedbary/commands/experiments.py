@@ -57,7 +57,7 @@ def sweep(
     from fedbary.study.grid import read_experiment
 
     grid = read_experiment(experiment, parse_overrides(arguments or []), _kept(only))
-    from fedbary.study import sweep as runner
+    from fedbary.launching import sweep as runner
     from fedbary.study.table import RUNS
 
     folder = results or _folder(experiment)

@@ -1,4 +1,4 @@
-"""The scores of every federation of a plan: `cells.csv`.
+"""The scores of every federation of a plan: `cells.csv.xz`.
 
     python -m findings.curvature.measure findings/curvature/plan.yaml findings/curvature DATA_DIR
 
@@ -89,7 +89,9 @@ class Map:
         found = scores(runs, tested=stage == "fresh")
         rows = [{**place, **step, **score} for step, score in zip(steps, found, strict=True)]
         self.cells = pd.concat([self.cells, pd.DataFrame(rows)], ignore_index=True)
-        self.cells.convert_dtypes().round(5).to_csv(self.file.with_suffix(".part"), index=False)
+        self.cells.convert_dtypes().round(5).to_csv(
+            self.file.with_suffix(".part"), index=False, compression="xz"
+        )
         os.replace(self.file.with_suffix(".part"), self.file)
         print(
             condition, stage, side, seed, epochs, min(row["held_out"] for row in rows), flush=True
@@ -132,4 +134,4 @@ def scores(runs: SideBySide | Alone, tested: bool) -> Iterator[dict[str, float]]
 if __name__ == "__main__":
     torch.set_num_threads(1)
     given, folder, data = sys.argv[1:4]
-    Map(read_yaml(Path(given)), Path(folder) / "cells.csv", data).measure()
+    Map(read_yaml(Path(given)), Path(folder) / "cells.csv.xz", data).measure()

@@ -84,7 +84,7 @@ def equal(cells: pd.DataFrame, rival: str, more: int) -> dict[tuple[str, int], A
 
 def tables(results: Path) -> Iterator[str]:
     """Yield held-out scores by local epochs, test scores and differences, by condition."""
-    cells = pd.read_csv(results / "cells.csv")
+    cells = pd.read_csv(results / "cells.csv.xz")
     tried, fresh = maker.where(cells, stage="choice"), compared(cells)
     means = tried.groupby(["condition", "side", *SETTING])["held_out"].mean()
     least = means.groupby(["condition", "side", "local_epochs"]).min()
@@ -130,7 +130,7 @@ def differences(rows: pd.DataFrame, several: Any) -> dict[str, Any]:
 
 def picture(results: Path) -> maker.Figure:
     """Return curvature's lead over FedAvg against local epochs, by skew, with 95 % intervals."""
-    cells = pd.read_csv(results / "cells.csv")
+    cells = pd.read_csv(results / "cells.csv.xz")
     figure, panels = maker.panels(6.0, 2.4, 1, 2, sharey=True)
     for axes, (head, rival, more) in zip(panels, EQUAL, strict=True):
         found = equal(cells, rival, more)
@@ -152,9 +152,9 @@ def picture(results: Path) -> maker.Figure:
 
 def places(results: Path) -> pd.DataFrame:
     """Return the cells of every place, those of the first map in front."""
-    first = pd.read_csv(results.parent / "cells.csv")
+    first = pd.read_csv(results.parent / "cells.csv.xz")
     first["condition"] = "10 rounds, " + first["condition"]
-    return pd.concat([first, pd.read_csv(results / "cells.csv")], ignore_index=True)
+    return pd.concat([first, pd.read_csv(results / "cells.csv.xz")], ignore_index=True)
 
 
 def leads(cells: pd.DataFrame) -> dict[str, dict[str, Any]]:
@@ -194,7 +194,7 @@ def places_tables(results: Path) -> Iterator[str]:
 
 def places_facts(results: Path) -> Iterator[float]:
     """Yield the least held-out NLL with fifty clients at ten and at twenty local epochs."""
-    own = maker.where(pd.read_csv(results / "cells.csv"), condition="50 clients, Dirichlet 0.5")
+    own = maker.where(pd.read_csv(results / "cells.csv.xz"), condition="50 clients, Dirichlet 0.5")
     for side in ("FedAvg", "curvature"):
         by_epochs = maker.where(own, side=side, seed=100).groupby("local_epochs")["held_out"].min()
         yield from by_epochs[[10, 20]]

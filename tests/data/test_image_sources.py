@@ -277,7 +277,8 @@ def test_names_of_a_data_set_s_classes_keep_their_order(tmp_path):
 
     assert chosen().signature().classes == ("cat", "dog")
     assert chosen(classes="cat,dog").signature().classes == ("cat", "dog")
-    for wrong in ("dog,cat", "2", "benign,malignant"):
+    assert chosen(classes="2").signature().classes == ("0", "1")
+    for wrong in ("dog,cat", "3", "benign,malignant"):
         with pytest.raises(SettingError, match="classes: .*in their order: cat, dog"):
             chosen(classes=wrong).signature()
     assert chosen(input_shape="1x12x12", resize="pad").signature().shape == (1, 12, 12)

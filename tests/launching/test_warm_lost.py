@@ -11,10 +11,10 @@ from processes import wait_until
 from rich.console import Console
 from runs_of import SHORT
 
+from fedbary.launching import sweep as study
 from fedbary.launching.launch import launch
 from fedbary.launching.programs import Killed
 from fedbary.settings.config import resolve
-from fedbary.study import sweep as study
 from fedbary.study.grid import read_experiment
 
 SETTINGS = {**SHORT, "clients": 2, "rounds": 12, "evaluate_clients": 0, "train_fraction": 0.3}

@@ -102,7 +102,7 @@ def test_conditions_have_a_table_each_and_are_not_ranked_across(two_conditions):
 
 def test_every_pair_of_arms_is_tested_in_each_condition(two_conditions):
     text = (two_conditions / "report.md").read_text()
-    pairs = re.findall(r"^\| (.+?) − (.+?) \| [+-]", text, re.M)
+    pairs = re.findall(r"^\| (.+?) − (.+?) \| NLL \| [+-]", text, re.M)
     expected = [(a, b) for number, a in enumerate(ARMS) for b in ARMS[number + 1 :]]
     assert pairs == 2 * expected
 

@@ -7,13 +7,13 @@ from refusals import refused
 from runs_of import posterior, same
 
 from fedbary.commands.start import resume
+from fedbary.launching.sweep import SweepFolder
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.location import is_whole, read_rounds
 from fedbary.runs.resume import earlier_rates, lengthen, resumable
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
 from fedbary.study.grid import read_experiment
-from fedbary.study.sweep import SweepFolder
 
 QUICK = {
     "engine": "inline", "clients": 3, "local_epochs": 1, "samples": 2, "pictures": False,

@@ -96,7 +96,9 @@ def test_no_reply_in_a_method_s_own_layout_ends_a_run(name, tmp_path, quiet):
     settings = settings_of(name)
     nodes = range(1, 1 + HONEST + HOSTILE)
     members = [
-        SimpleNamespace(node_id=node, name=f"site {node}", partition=node, label_counts=[])
+        SimpleNamespace(
+            node_id=node, name=f"site {node}", partition=node, label_counts=[], shared={"estimate"}
+        )
         for node in nodes
     ]
     roster = SimpleNamespace(members=members, name=lambda node: f"site {node}", called=str)

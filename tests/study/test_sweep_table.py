@@ -7,10 +7,10 @@ import pytest
 import yaml
 from refusals import refused
 
+from fedbary.launching.sweep import SweepFolder
 from fedbary.settings.config import resolve
 from fedbary.study.cost import RuntimeEstimator
 from fedbary.study.grid import Experiment
-from fedbary.study.sweep import SweepFolder
 from fedbary.study.table import (
     COMMON,
     FORMAT,
