@@ -237,7 +237,7 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(runs, digits, here
     ]
     for run, data, said in cases:
         refused(said, predict, runs / run, Path(data))
-    with pytest.raises(SettingError, match="its interval"):
+    with pytest.raises(SettingError, match="an interval"):
         np.savez("d.npz", x=np.zeros((2, 10)))
         Path("rows.csv").write_text("age,sex,bmi,bp,s1,s2,s3,s4,s5,s6\n" + "1," * 9 + "1\n")
         predict(runs / "numbers", Path("rows.csv"), error_rate=0.1)
