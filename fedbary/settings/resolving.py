@@ -33,6 +33,9 @@ from fedbary.settings.partition_names import partitioners
 from fedbary.settings.uses import require_used
 from fedbary.settings.yaml_file import DEFAULTS, read_yaml
 
+FIRST_TASK = "classification"
+"""The task of settings that name none."""
+
 MISSPELT = 0.75
 """The least likeness, of `difflib`, of a misspelt word to the one that is meant."""
 
@@ -209,8 +212,11 @@ def _typed(values: Mapping[str, Any], extra: Mapping[str, Any] = MappingProxyTyp
 
 
 def _elsewhere(error: SettingError, task: str) -> SettingError:
-    """Return an error that names the task's own setting which has the value."""
-    for name, own in owned("task", task).items():
+    """Return an error that names the task's own setting which has the value.
+
+    It imports PyTorch, so the first task, which has no such setting, is left out.
+    """
+    for name, own in owned("task", task).items() if task != FIRST_TASK else ():
         if get_origin(own.kind) is Literal and error.value in get_args(own.kind):
             here = f"{error.allowed}; perhaps {name}={error.value}"
             return SettingError(error.setting, error.value, here)
