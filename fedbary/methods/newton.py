@@ -215,9 +215,8 @@ class Newton(Method):
         return held + float((part / 2 - logs).sum()), slope, torch.cat([bend, 2 * part])
 
     def step_length(self, model: Tensors, state: Tensors) -> float:
-        """Return √⟨d, Λ d⟩, d the whole step: the most that a contrast would move."""
-        step = state[RESIDUAL]
-        return math.sqrt(max(0.0, float(step @ self.precision(state) @ step)))
+        """Return √⟨d, |Λ| d⟩, d the whole step: the most that a contrast would move."""
+        return math.sqrt(max(0.0, -float(state[RESIDUAL] @ self._slope(state))))
 
     def fault(self, server: Server, reply: Reply) -> str | None:
         """Say why a reply is of no loss that is convex in the layer; None if it may be."""

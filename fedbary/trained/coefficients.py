@@ -7,8 +7,9 @@ factors of v. Site k has the precision P_k and, at the mode v, the slope r_k:
     without site k      β + Rᵀ (Λ − P_k)⁻¹ r_k,    shift by the prior  −Rᵀ Λ⁻¹ λ v.
 
 A site's own estimate is a Newton step from the mode, with the factor that it found alone where the
-run holds that. It is left out where the site's rows do not tell it. With K own estimates b_k, their
-standard deviations s_k and u_k = s_k⁻²,
+run holds that. It is left out where the site's rows do not tell it. Such estimates are biased at
+rare levels: there one step from the mode stands for them, see `Factors.compared`. With K of them,
+b_k, their standard deviations s_k and u_k = s_k⁻²,
 
     Q = Σ u_k (b_k − b̄)²,    I² = max(0, 1 − (K − 1)/Q),
     τ² = max(0, Q − K + 1)/(Σ u − Σ u²/Σ u),
@@ -21,7 +22,8 @@ never below that of DerSimonian and Laird. A new site lies in m ± t_{K−2} √
 r_k tell whether sites differ: small sites tell it better so, see `Factors.p_differ`.
 
 References: DerSimonian and Laird 1986; Hartung and Knapp 2001; Röver, Knapp and Friede 2015, for
-the maximum; Higgins, Thompson and Spiegelhalter 2009, for the prediction.
+the maximum; Higgins, Thompson and Spiegelhalter 2009, for the prediction; Yusuf, Peto et al. 1985
+and Bradburn et al. 2007, for one step at rare levels.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from scipy.special import chdtrc, stdtr, stdtrit
 
 from fedbary.errors import SettingError
 from fedbary.figures.forest import Forest, forest
-from fedbary.tasks import NUMBER, Contrasts
+from fedbary.tasks import NUMBER, Contrasts, are_levels
 from fedbary.texts import listed
 
 if TYPE_CHECKING:
@@ -54,6 +56,9 @@ COLLINEAR = 1e-6
 
 DIFFER = 0.05
 """Value of a score test's p below which sites differ."""
+
+RARE = 3.0
+"""Information of half the sites below which a level is rare, about the events that they expect."""
 
 FEWEST = 5
 """Fewest rows that the table names; a smaller number is ``<5``."""
@@ -221,6 +226,24 @@ class Factors:
         known = known & ~np.full_like(known, far)
         estimates = self.estimates - self.turn @ step
         return np.where(known, estimates, np.nan), np.where(known, stds * site.spread, np.nan)
+
+    @cached_property
+    def compared(self) -> np.ndarray:
+        """The estimates that tell how sites differ, and their standard deviations, (K, 2, p).
+
+        They are the sites' own but for rare levels: those of which half the sites have less than
+        RARE information. There they are Newton steps from the mode of all rows (Peto's method).
+        """
+        found = np.array([self.own(name) for name in self.sites]).reshape(-1, 2, len(self.mode))
+        levels = are_levels(self.contrasts.units * len(self.contrasts.outcomes)).numpy()
+        if not len(found) or np.isfinite(self.degrees):
+            return found
+        steps = np.full_like(found, np.nan)
+        for number, site in enumerate(self.sites.values()):
+            step, stds, known, _ = self._solved(site.precision, site.slope)
+            steps[number] = np.where(known, [self.estimates - self.turn @ step, stds], np.nan)
+        information = np.nan_to_num(steps[:, 1] ** -2.0)
+        return np.where(levels & (np.median(information, axis=0) < RARE), steps, found)
 
     def without(self, name: str) -> np.ndarray:
         """Return the estimates with a site's factor divided out.
@@ -478,8 +501,7 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
     degrees = factors.sandwich.degrees if factors.sandwich else factors.degrees
     half = stdtrit(degrees, (1 + level) / 2) * stds
     own = {name: factors.own(name) for name in factors.sites}
-    pairs = np.array(list(own.values())).reshape(-1, 2, len(stds))
-    differ = [heterogeneity(pairs[:, 0, j], pairs[:, 1, j], level) for j in range(len(stds))]
+    differ = [heterogeneity(*factors.compared[:, :, j].T, level) for j in range(len(stds))]
     by = dict(zip(Heterogeneity._fields, np.array(differ).T, strict=True))
     columns: dict[str, Sequence[object] | np.ndarray] = {
         "outcome": [outcome for outcome in told.outcomes for _ in told.terms],

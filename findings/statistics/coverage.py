@@ -30,6 +30,7 @@ PLAIN = Contrasts(
     NONE,
     NONE,
 )
+LEVEL_AND_NUMBERS = replace(PLAIN, units=("against no", *PLAIN.units[1:]))
 SLOPES_ALONE = replace(
     PLAIN,
     terms=PLAIN.terms[:3],
@@ -69,11 +70,11 @@ def mode(x, y):
     return at
 
 
-def federation(draw, sites, rows, of_levels, of_slopes, odd):
-    """Return the factors at the mode of all rows, and the slope and variance after one round.
+def drawn(draw, sites, rows, of_levels, of_slopes, odd):
+    """Return the columns and the outcomes of each site.
 
-    What is odd: True: a tiny site of 5 rows, of which 94 % are separated. "own": each site has an
-    intercept of its own. "rare": a tenth of rows have the level, and a twentieth the event.
+    What is odd: True: a tiny site of 5 rows, of which 94 % are separated. "rare": a tenth of rows
+    have the level, and a twentieth the event.
     """
     held = []
     for number in range(sites):
@@ -85,7 +86,16 @@ def federation(draw, sites, rows, of_levels, of_slopes, odd):
             x[:, 0], own[3] = draw.random(len(x)) < 0.1, -3
         own[0] += of_slopes * draw.standard_normal()
         held.append((x, (draw.random(len(x)) < expit(x @ own)).astype(float)))
-    if odd == "own":
+    return held
+
+
+def federation(draw, *about):
+    """Return the factors at the mode of all rows, and the slope and variance after one round.
+
+    Of federations that are "own" in what is odd each site has an intercept of its own.
+    """
+    held = drawn(draw, *about)
+    if about[-1] == "own":
         return of_intercepts(held)
     at, factors = mode(*map(np.concatenate, zip(*held, strict=True))), {}
     total, right = PRIOR * np.eye(4), np.zeros(4)
@@ -96,7 +106,8 @@ def federation(draw, sites, rows, of_levels, of_slopes, odd):
         own = curvature, slope + curvature @ (at - alone)
         factors[f"site {number}"] = Site(len(y), *expanded(x, y, at), alone=own)
     once = np.linalg.solve(total, right)
-    return Factors(PLAIN, np.eye(4), at, PRIOR, factors), once[0], np.linalg.inv(total)[0, 0]
+    told = LEVEL_AND_NUMBERS if about[-1] == "rare" else PLAIN
+    return Factors(told, np.eye(4), at, PRIOR, factors), once[0], np.linalg.inv(total)[0, 0]
 
 
 def of_intercepts(held):

@@ -108,6 +108,13 @@ def newton(family, table, estimate, std):
     return found
 
 
+def words_of(family):
+    """Return the settings of a family's task."""
+    if family == "cox":
+        return {"task": "survival", "family": family, "target": "y", "event": "event"}
+    return {"task": "glm", "family": family, "target": "y", "intercepts": "common"}
+
+
 def measure(name, family, table, split, site, oracle):
     """Yield a cell for each number of rounds."""
     estimate, std = oracle
@@ -117,15 +124,13 @@ def measure(name, family, table, split, site, oracle):
         for each in np.unique(site):
             table[site == each].to_csv(f"{folder}/{each}.csv", index=False)
             nodes.append({"data-path": f"{folder}/{each}.csv", "name": f"site {each}", **OPEN})
-        words = {"task": "survival" if family == "cox" else "glm", "family": family, "target": "y"}
-        words |= {"event": "event"} if family == "cox" else {"intercepts": "common"}
-        words |= {"dataset": f"{folder}/all.csv", "clients": len(nodes), "prior_std": 1000.0}
-        words |= {"engine": "inline", "device": "cpu", "pictures": False}
+        words = {**words_of(family), "dataset": f"{folder}/all.csv", "clients": len(nodes)}
+        words |= {"prior_std": 1000.0, "engine": "inline", "device": "cpu", "pictures": False}
         for rounds in ROUNDS:
             chosen = resolve({**words, "rounds": rounds})
-            start, output = time.perf_counter(), Path(folder) / f"run {rounds}"
+            start, output = time.process_time(), Path(folder) / f"run {rounds}"
             run(InlineGrid(client_app.app, nodes, chosen.model_dump()), chosen, output)
-            seconds = time.perf_counter() - start
+            seconds = time.process_time() - start
             held = fedbary.load(output).coefficients(anyway=True).factors
             found, own = (
                 np.asarray(v).reshape(estimate.shape) for v in (held.estimates, held.stds)

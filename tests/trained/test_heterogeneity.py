@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
+from scipy.special import expit
 
 from fedbary.trained.coefficients import Factors, Site, tabulated
 from findings.statistics import missing
@@ -48,3 +50,33 @@ def test_of_sites_that_tell_alike_the_score_test_is_cochran_s(sites):
     factors = Factors(replace(PLAIN, units=units), np.eye(4), np.zeros(4), 0.0, held)
     q = (slopes**2 / np.outer(sizes, precision.diagonal())).sum(0)
     np.testing.assert_allclose(factors.p_differ, stats.chi2(sites - 1).sf(q), rtol=1e-9)
+
+
+def test_at_a_rare_level_estimates_of_sites_are_newton_steps_from_the_mode_of_all():
+    """Of a 0/1 column a step is (O − E)/V at the level, less that without it."""
+    draw, held, wanted = np.random.default_rng(5), {}, []
+    at = np.array([0.4, -2.0])
+    mean = expit(at[::-1].cumsum()[::-1])  # at the level, and without it
+    for name in "abcde":
+        rows = draw.integers(10, 40, 2)
+        events, var = draw.binomial(rows, mean), rows * mean * (1 - mean)
+        precision = np.array([[var[0], var[0]], [var[0], var.sum()]])
+        slope = np.array([rows[0] * mean[0] - events[0], rows @ mean - events.sum()])
+        own = 1e3 * np.eye(2), np.zeros(2)  # what the site found alone does not count
+        held[name] = Site(rows.sum(), precision, slope, alone=own)
+        level, without = (events - rows * mean) / var
+        wanted.append([at[0] + level - without, np.sqrt((1 / var).sum())])
+    told = replace(PLAIN, terms=("sex=f", "intercept"), units=("against m", ""),
+                   columns=torch.eye(2).double(), offset=torch.zeros(1, 2).double())  # fmt: skip
+    factors = Factors(told, np.eye(2), at, 0.0, held)
+    np.testing.assert_allclose(factors.compared[:, :, 0], wanted, rtol=1e-9)
+
+
+def test_the_mean_of_sites_is_that_of_all_rows_at_a_rare_level():
+    """That of their own estimates is 1.8 deviations above: those without events weigh nothing."""
+    draw, gaps = np.random.default_rng(7), []
+    for _ in range(10):
+        factors, *_ = federation(draw, 20, (50, 150), 0, 0, "rare")
+        line = tabulated(factors, 0.95).iloc[0]
+        gaps.append((line["random mean"] - line["estimate"]) / line["std"])
+    assert abs(np.mean(gaps)) < 0.3
