@@ -31,7 +31,7 @@ from fedbary.report.judged import (
     label,
     shown,
 )
-from fedbary.report.results import UNCERTAINTY, own_models, plain, written
+from fedbary.report.results import UNCERTAINTY, own_models
 from fedbary.runs import schema
 from fedbary.runs.conformal_kept import table_of_sites, tested
 from fedbary.runs.failing import verdict
@@ -41,6 +41,7 @@ from fedbary.runs.record import read_record
 from fedbary.runs.whole import write_whole
 from fedbary.scores.intervals import NONE, by_std, of_auroc
 from fedbary.settings.config import bookkeeping, read_yaml
+from fedbary.study.arms import plain, written
 from fedbary.study.table import public, read_run, result_rows
 from fedbary.tasks import Task
 from fedbary.tasks._classes import NLL_STD

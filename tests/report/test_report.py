@@ -23,7 +23,8 @@ from fedbary.report.report import (
 )
 from fedbary.report.results import ACCURACY, NLL, Results, differences, marked
 from fedbary.scores.stats import corrected, paired
-from fedbary.study.table import COMMON, ROUNDS, RUNS, read_table, with_methods, write_table
+from fedbary.study.arms import with_methods
+from fedbary.study.table import COMMON, ROUNDS, RUNS, read_table, write_table
 from fedbary.tasks import task_class
 from findings import maker
 
