@@ -76,20 +76,20 @@ def write_run(folder: Path, own_code: bool, goals: Goals) -> None:
         As `fedbary.load`.
     """
     trained = load(folder, own_code)
-    document = report_of(trained, goals, folder)
+    document = report_of(trained, goals)
     document.write()
     write_whole(folder / CARD, card_of(trained, document).encode())
 
 
-def report_of(trained: Trained, goals: Goals, place: Path) -> Document:
-    """Return the report of a run, whose pictures are written to a place.
+def report_of(trained: Trained, goals: Goals) -> Document:
+    """Return the report of a run, for the run's folder; nothing is written yet.
 
     The test rows are read again, and predicted by the networks that scored the run. Where they are
     not here, the scores are those that the sites sent of what they hold out.
     """
     folder = trained.folder
     made = read_yaml(folder / SETTINGS)
-    document = Document(place, folder.resolve().name)
+    document = Document(folder, folder.resolve().name)
     cautions: list[str] = []
     examples, why = _test_rows(trained)
     sites = of_sites(trained, made)
