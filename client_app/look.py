@@ -7,17 +7,20 @@ from functools import lru_cache
 from logging import INFO, WARNING
 from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from fedbary.client_app.answers import require_same_app, software
 from fedbary.client_app.discretion import AnswerRefused
-from fedbary.client_app.limits import count, require_size
+from fedbary.client_app.limits import LimitReached, count, require_size
 from fedbary.client_app.node import node_of
+from fedbary.data.forms import user_path
 from fedbary.data.frame import Frame
 from fedbary.data.ids import digests, split
-from fedbary.data.sites import Site
+from fedbary.data.sites import Limits, Site
 from fedbary.data.tables import Choice
 from fedbary.errors import SettingError
+from fedbary.runs.answered import fewest, kept_apart
 from fedbary.strategies.internals import log
 from fedbary.tasks import task_of
 from fedbary.tasks._look.rules import (
@@ -42,18 +45,20 @@ def look(message: Message, context: Context) -> Message:
         raise AnswerRefused("this site withholds its answers, and takes no part in a look")
     if not isinstance(task, Rows):
         raise SettingError("task", node.settings.task, "tables or regression")
-    table = task.table(site)
-    columns = _told(table, task.choice)
+    whole = task.table(site)
     limits = task.disclosure(site) if site.partition is None else None
-    require_size(limits, table.count, len(columns))
+    width = len(_told(whole, task.choice))
+    require_size(limits, whole.count, width)
+    table = _apart(task, site, whole, width) if site.partition is None else whole
+    columns = _told(table, task.choice)
     if "question" in config:
         question = str(config["question"])
         if question == "columns":
-            for line in own_lines(table, columns):
+            for line in own_lines(whole, columns):
                 log(WARNING, "%s", one_line(f"{site.name}: {line}", SCREEN))
         log(INFO, "answers a look: %s", question)
         if question in (IDS, REPEATED):
-            found = _of_ids(site, table, task.choice.id, config)
+            found = {**_of_ids(site, whole, task.choice.id, config), "count": table.count}
         else:
             found = answer(question, columns, config)
         words = {key: found.pop(key) for key in WORDS if key in found}
@@ -74,12 +79,28 @@ def _of_ids(site: Site, table: Frame, column: str, asked: Mapping[str, Any]) -> 
         names = zip(cells.names, cells.missing.tolist(), strict=True)
         held = digests(("" if is_missing else name for name, is_missing in names), site.id_key)
     if asked["question"] == IDS:
-        return {"count": table.count, DIGESTS: b"".join(held)}
+        return {DIGESTS: b"".join(held)}
     repeated = split(asked.get(DIGESTS, b""))
     if rows := sorted(row + 1 for digest in repeated for row in held.get(digest, ())):
         said = f"{len(rows)} rows have ids that other sites have, too: {listed(map(str, rows))}"
         log(WARNING, "%s", one_line(f"{site.name}: {said}", SCREEN))
-    return {"count": table.count}
+    return {}
+
+
+def _apart(task: Rows, site: Site, table: Frame, columns: int) -> Frame:
+    """Return a table without the rows that a look and the runs together would show."""
+    limits = task.disclosure(site) or Limits()
+    if not (limits.budget and site.state_path) or table.count < fewest(limits, columns):
+        return table
+    kept = kept_apart(user_path(site.state_path), task.hashes(site), columns, limits)
+    if not len(kept):
+        raise LimitReached("this site's rows differ from those of earlier answers by too few")
+    return table if len(kept) == table.count else _part(table, kept.tobytes())
+
+
+@lru_cache(maxsize=4)
+def _part(table: Frame, kept: bytes) -> Frame:
+    return table.rows(np.frombuffer(kept, dtype=np.int64))
 
 
 @lru_cache(maxsize=4)

@@ -49,6 +49,8 @@ class Examples:
         Description of what is missing in these rows.
     groups : Tensor or None
         The group of each, (N,) int64, see `fedbary.data.grouping`; None where each stands alone.
+    places : Tensor or None
+        Place of each row in its source, (N,) int64; None where they are not known.
     """
 
     x: Tensor
@@ -64,6 +66,7 @@ class Examples:
     unknown: tuple[int, ...] = ()
     lacking: str = "a level that the model does not know"
     groups: Tensor | None = None
+    places: Tensor | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,6 +88,7 @@ class Examples:
             columns={name: values[places] for name, values in self.columns.items()},
             unknown=tuple(at for at, place in enumerate(places) if place in lost),
             groups=None if self.groups is None else self.groups[index],
+            places=None if self.places is None else self.places[index],
         )
 
     @property
@@ -166,4 +170,4 @@ def with_test(held: Examples, test: Examples) -> Examples:
     if held.groups is not None or test.groups is not None:
         parts = (torch.arange(len(p.x)) if p.groups is None else p.groups for p in (held, test))
         groups = torch.cat([*parts])
-    return replace(held, x=x, y=y, splits=(split,), groups=groups)
+    return replace(held, x=x, y=y, splits=(split,), groups=groups, places=None)

@@ -331,6 +331,8 @@ class Frame:
         Names of the rows as they are written, (N,); None if no column names them.
     groups : Tensor or None
         The group of each row, (N,) int64; None where each stands alone.
+    places : ndarray or None
+        The place of each row in the source, (N,) int64; None where they are all rows.
     """
 
     name: str
@@ -340,6 +342,7 @@ class Frame:
     classes: tuple[str, ...] = ()
     ids: np.ndarray | None = None
     groups: Tensor | None = None
+    places: np.ndarray | None = None
 
     @property
     def count(self) -> int:
@@ -366,6 +369,7 @@ class Frame:
             splits=(),
             ids=None if self.ids is None else self.ids[kept],
             groups=groups,
+            places=(np.arange(self.count) if self.places is None else self.places)[kept],
         )
 
 

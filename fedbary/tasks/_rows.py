@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +33,7 @@ from fedbary.data.tables import (
     row_numbers,
 )
 from fedbary.errors import CellError
+from fedbary.runs.answered import hashes_of
 from fedbary.settings.task_words import OfGuarantees, OfRows
 from fedbary.tasks import _sums
 from fedbary.tasks._calibrated import row_names
@@ -103,6 +105,12 @@ class Rows(Task):
         kept = deal.client_rows(dealable, self.deal, site.partitions)[site.partition]
         assert held.target is not None
         return replace(held, columns={**held.columns, self.own.target: held.target}).rows(kept)
+
+    def hashes(self, site: Site) -> np.ndarray:
+        """Return hashes (N,) of a site's own rows, of all cells, whatever the settings use."""
+        by, how = self.settings, "read" if self.numbers else "read_labelled"
+        with told_apart():
+            return hashes_of(load_table(site.data_path, by.data_dir, "", by.download, function=how))
 
     def check(self, own_data: bool) -> None:
         """Raise a SettingError if the device, the data, the split or the model cannot be had."""

@@ -29,10 +29,18 @@ from torch.nn.functional import one_hot
 from fedbary.data import deal
 from fedbary.data.deal import Shard, Split
 from fedbary.data.examples import Examples
+from fedbary.data.forms import user_path
 from fedbary.data.image_layout import parse_classes
 from fedbary.data.sites import Limits, Site
 from fedbary.data.standardise import Standardiser, Sums, dependent
-from fedbary.data.tables import Choice, Layout, load, load_labelled, perhaps, plain
+from fedbary.data.tables import (
+    Choice,
+    Layout,
+    load,
+    load_labelled,
+    perhaps,
+    plain,
+)
 from fedbary.data.terms import Design, Factor, Term, parse, require_columns
 from fedbary.errors import CellError, SettingError
 from fedbary.figures.sheet import BLUE
@@ -45,6 +53,7 @@ from fedbary.methods.pvi import PVI
 from fedbary.parts.parameters import Count, NameList, Positive
 from fedbary.predictive import Forecast, Prediction, Predictive
 from fedbary.runs import schema
+from fedbary.runs.answered import fewest, kept_apart
 from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfRows
@@ -74,6 +83,13 @@ LOST = 3
 EQUAL, FEWEST_EQUAL = "equal", 5
 """The question for rows that equal another, and the fewest that a site tells."""
 
+TOO_ALIKE = (
+    "further rows are left out: with them, this run's rows and an earlier run's would differ by "
+    "too few, and the difference of two sums shows these. Rows that are new, or have changed, wait "
+    "for others. missing=complete gives runs of any terms the same rows"
+)
+"""What a site's own log says of them."""
+
 RANK = 1e-8
 """Part of a column's variance that others may leave, at or below which it counts as none."""
 
@@ -92,8 +108,9 @@ class OfTerms(OfRows):
         auto: the commonest level of each column over all sites. Otherwise column=level, with blanks
         between.
     missing
-        drop: rows with an empty cell in a used column are left out. refuse: stop. Means and
-        indicators would bias coefficients.
+        drop: rows with an empty cell in a used column are left out. complete: those with one in any
+        column of the table but those of leave_out, so that runs of other terms have the same rows.
+        refuse: stop. Means and indicators would bias coefficients.
     errors
         Standard errors. model: those of the model. robust: by the rows' own scores (HC1), also
         where the model's variance is wrong; rows of one group count together. site: by each site's
@@ -117,7 +134,7 @@ class OfTerms(OfRows):
 
     terms: str = "all"
     reference: str = "auto"
-    missing: Literal["drop", "refuse"] = "drop"  # type: ignore[assignment]
+    missing: Literal["drop", "complete", "refuse"] = "drop"  # type: ignore[assignment]
     errors: Literal["model", "robust", "site"] = "model"
     group: str = "none"
     min_rows: Literal["none"] | Count = "none"
@@ -326,12 +343,29 @@ class Glm(Rows):
         return (site.limits or Limits()).stricter(**self.own.limits)
 
     def shard(self, site: Site, signature: Layout) -> Shard:
-        """Return a site's rows; of its own rows without those of rare levels."""
+        """Return a site's rows; of its own rows without those that would be known by its answers.
+
+        These have rare levels, or differ from the rows of an earlier answer, see
+        `fedbary.runs.answered`.
+        """
         held = super().shard(site, signature)
         if site.partition is not None:
             return held
-        least = self.disclosure(site).min_cell
-        kept = common_rows(held.x, least)
+        limits, columns = self.disclosure(site), held.x.shape[1]
+        least, x = limits.min_cell, held.x
+        found = self._of_rows(held, common_rows(x, least), least)
+        if not (limits.budget and site.state_path and len(found.y) >= fewest(limits, columns)):
+            return found
+
+        def common(rows: np.ndarray) -> np.ndarray:
+            return common_rows(x[rows], least).numpy()
+
+        rows = self.hashes(site)[self.load(site.data_path, signature).places]
+        kept = kept_apart(user_path(site.state_path), rows, columns, limits, common)
+        return self._of_rows(held, torch.from_numpy(kept), least)
+
+    def _of_rows(self, held: Shard, kept: Tensor, least: int) -> Shard:
+        """Return some rows of a site; a SettingError if a class or event has too few."""
         groups = None if held.groups is None else held.groups[kept]
         held = replace(held, x=held.x[kept], y=held.y[kept], groups=groups)
         few = [count for count in self._cells(held).tolist() if 0 < count < least]
@@ -365,7 +399,9 @@ class Glm(Rows):
         said = (
             f"{gone} rows hold a level, or one of two values, of fewer than {least} rows: left out"
         )
-        return (*notes, said) if gone else notes
+        notes = (*notes, said) if gone else notes
+        apart = len(table.x) - gone - len(self.shard(site, signature).y)
+        return (*notes, f"{apart} {TOO_ALIKE}") if apart else notes
 
     def make_model(self, signature: Layout) -> nn.Module:
         """Return a linear layer of zeros; without a common intercept it has no bias."""

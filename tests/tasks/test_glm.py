@@ -230,7 +230,7 @@ def test_estimates_do_not_depend_on_references_nor_on_units(tmp_path):
         ({"family": "poisson", "target": "debt"}, "target of", "counts for family=poisson"),
         ({"exposure": "years"}, "exposure", "none for family=binomial"),
         ({"family": "poisson", "target": "visits", "exposure": "debt"}, "exposure of", "above 0"),
-        ({"missing": "mean"}, "missing", "drop, refuse"),
+        ({"missing": "mean"}, "missing", "drop, complete, refuse"),
         ({"method": "LDA"}, "method", "PVI for task=glm, whose sites hold all covariances; or New"),
         ({"method": "Newton", "participation": 0.5}, "participation", "1 for method=Newton"),
         ({"method": "Newton", "task": "tables"}, "method", "another for task=tables"),

@@ -8,7 +8,7 @@ A set by name is one module of this package whose name has no leading underscore
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -70,6 +70,9 @@ __all__ = [
 ]
 
 ALL = Choice()
+
+LEAVING = ("drop", "complete")
+"""Treatments of missing values that leave rows out."""
 
 _examples: Kept[Examples] = Kept()
 _frames: Kept[Frame] = Kept()
@@ -165,10 +168,13 @@ def _coded(
     def read() -> Examples:
         held = grouped(_with_target(_read(function, name, reading), reading.target), choice)
         if layout is not None:
-            held, gone = _whole_rows(held.without(layout.missing_words), layout, choice)
+            names = [name for name, _ in layout.columns]
+            held, gone = _whole_rows(held.without(layout.missing_words), names, choice)
             return replace(encode(held, layout), notes=gone)
-        held, gone = _whole_rows(chosen(held, choice).without(choice.missing_words), None, choice)
-        how = "refuse" if choice.missing == "drop" else choice.missing, choice.missing_words
+        names = [*chosen(held, choice).columns]
+        held, gone = _whole_rows(held.without(choice.missing_words), names, choice)
+        held = chosen(held, choice)
+        how = "refuse" if choice.missing in LEAVING else choice.missing, choice.missing_words
         of = number_layout(held, *how) if function == "read" else layout_of(held, classes, *how)
         return replace(encode(held, of), notes=gone)
 
@@ -177,13 +183,14 @@ def _coded(
 
 
 def _whole_rows(
-    held: Frame, layout: Layout | None, choice: Choice
+    held: Frame, used: Collection[str], choice: Choice
 ) -> tuple[Frame, tuple[str, ...]]:
-    """Return a frame without rows that lack a used value, and a line on them, for missing=drop."""
-    if choice.missing != "drop":
+    """Return a frame without rows that lack a value, and a line on them, for `LEAVING`."""
+    if choice.missing not in LEAVING:
         return held, ()
-    used = held.columns if layout is None else [name for name, _ in layout.columns]
-    cells = [held.columns[name].missing for name in used if name in held.columns]
+    if choice.missing == "complete":
+        used = held.columns.keys() - choice.leave_out
+    cells = [column.missing for name, column in held.columns.items() if name in used]
     gone = np.any([*cells, *([] if held.target is None else [held.target.missing])], axis=0)
     if gone.all():
         said = f"an empty cell in each of {len(gone)} rows"

@@ -357,6 +357,7 @@ def coded(frame: Frame, layout: Layout) -> Examples:
         As in `features_of`, and in `labels_of` or `numbers_of`.
     """
     x, unknown = features_of(frame, layout)
+    places = np.arange(frame.count) if frame.places is None else frame.places
     y = None
     if frame.target is not None:
         y = torch.from_numpy(labels_of(frame, layout) if layout.classes else numbers_of(frame))
@@ -369,6 +370,7 @@ def coded(frame: Frame, layout: Layout) -> Examples:
         unused=layout.unused(frame.columns),
         unknown=tuple(np.flatnonzero(unknown).tolist()),
         groups=frame.groups,
+        places=torch.from_numpy(places),
     )
 
 
