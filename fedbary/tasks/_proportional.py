@@ -18,6 +18,7 @@ hazards tests and diagnostics based on weighted residuals, 1994.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,6 +32,8 @@ NAME = "proportional"
 
 POWERS = 3
 ROUNDING = 1e-8
+LARGEST_LOG = 100.0
+"""Largest size of log t, in any unit: times from 1e-43 to 1e43."""
 
 
 def answer(x: Tensor, predictor: Tensor, time: Tensor, event: Tensor) -> dict[str, Any]:
@@ -57,14 +60,23 @@ def answer(x: Tensor, predictor: Tensor, time: Tensor, event: Tensor) -> dict[st
     return {"proportional": torch.cat([*scores, *triangles]).tolist()}
 
 
-def ask(tensors: Mapping[str, Tensor], width: int) -> Dialogue[list[Tensor]]:
-    """Ask for the sums of each site, for `width` columns."""
-    length = 2 * width + POWERS * width * (width + 1) // 2
+def ask(tensors: Mapping[str, Tensor], width: int, rows: float) -> Dialogue[list[Tensor]]:
+    """Ask for the sums of each site, for `width` columns.
+
+    Over all sites' `rows` N the columns have a variance of 1. So two rows of a site differ by 2 √N
+    at most in a column, and each of its events adds N at most to a variance.
+    """
+    logs = LARGEST_LOG ** torch.arange(POWERS).double()
+    scores = 2 * math.sqrt(rows) * logs[:2].repeat_interleave(width)
+    most_of_event = torch.cat([scores, rows * logs.repeat_interleave(width * (width + 1) // 2)])
+    length = len(most_of_event)
 
     def read(metrics: Mapping[str, Any], most: int) -> Tensor:
         told = torch.tensor(metrics["proportional"], dtype=torch.float64)
-        if told.shape != (length,) or not (told.abs() < 1e100).all():
-            raise ValueError(f"no {length} numbers of a size that rows can have")
+        if told.shape != (length,):
+            raise ValueError(f"{[*told.shape]} numbers, not {length}")
+        if not (told.abs() <= 1.01 * most * most_of_event).all():
+            raise ValueError(f"no {most} rows of {rows:.0f} have numbers of this size")
         _, (a0, a1, a2) = unpacked(told, width)
         whole = torch.cat([torch.cat([a0, a1], 1), torch.cat([a1, a2], 1)])
         values = torch.linalg.eigvalsh(whole)

@@ -445,8 +445,10 @@ class Survival(Glm):
         if self.predicts and (cells := (yield from ask_cells(tensors, self.at(facts)))):
             found |= {"cells": _sum(cells), "at": torch.tensor([self.at(facts)]).double()}
         width = len(self._alive(facts))
-        if proportional := (yield from _proportional.ask(tensors, width)):
+        rows = float(facts["rows"][0])
+        if proportional := (yield from _proportional.ask(tensors, width, rows)):
             found |= {"proportional": _sum(proportional)}
+            found |= {"proportional_sites": torch.tensor([float(len(proportional))])}
         if not self.intervals:
             return found
         try:
@@ -481,7 +483,8 @@ class Survival(Glm):
         least = sorted((float(chdtrc(k, chi2)), name) for name, chi2, k in each if k)[:SHOWN]
         said = f"chi² = {whole:.4g} of {degrees}, p = {chdtrc(degrees, whole):.2g}"
         terms = ", ".join(f"{name} p = {p:.2g}" for p, name in least)
-        yield f"Proportional hazards within sites, by log time: {said}; least: {terms}"
+        many = int(found.get("proportional_sites", found["sites"]))
+        yield f"Proportional hazards within {many} sites, by log time: {said}; least: {terms}"
 
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return logarithms of hazard ratios, and of the baseline's hazards or their ratios."""

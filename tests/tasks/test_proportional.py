@@ -77,9 +77,10 @@ def test_p_is_even_where_hazards_are_proportional_and_small_where_not():
 
 def test_covariances_that_no_rows_have_are_not_believed():
     x, beta, time, event = rows(0)
-    told, question = answer(x, x @ beta, time, event)["proportional"], next(ask({}, 3))
+    told, question = answer(x, x @ beta, time, event)["proportional"], next(ask({}, 3, 120.0))
     question.read({"proportional": told}, 40)
-    for place, number in ((6, -1.0), (6, 1e101), (0, float("nan")), (13, 1e6)):
+    beyond = ((0, 1e30), (3, -1e30), (6, -1.0), (6, 1e30), (0, float("nan")), (13, 1e6))
+    for place, number in beyond:
         wrong = [*told]
         wrong[place] = number
         with pytest.raises(ValueError):
