@@ -22,6 +22,7 @@ from fedbary.methods import method_of
 from fedbary.methods._expanded import OWN, RESIDUAL, SLOPE
 from fedbary.methods._method import Method, Tensors, by_client, whose
 from fedbary.methods._sums import SumsMethod, sites_of
+from fedbary.methods.newton import SITES as ALL_SITES
 from fedbary.methods.newton import STDS, Newton, mode_of
 from fedbary.methods.pvi import PVI
 from fedbary.runs.resume import rounds_before, sound_checkpoint
@@ -81,7 +82,7 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
     notes += trained.task.said_last(trained.told, trained.facts)
     if isinstance(method, SumsMethod):
         factors = of_sums(method, state, contrasts)
-        words = f"least squares, t with {factors.degrees:.0f} degrees of freedom"
+        words = f"least squares, t with {float(factors.degrees):.0f} degrees of freedom"
         if factors.contrasts.link != contrasts.link:
             notes.append(
                 "Estimates are differences of probabilities. The intervals take one variance for "
@@ -94,6 +95,10 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
         if isinstance(method, Newton):
             seen, factors = _seen(trained.rounds[-1:]), of_newton(method, state, contrasts)
             notes += [*spread_of_intercepts(method, state, level), SUMS_ALONE]
+            if alike := contrasts.of_sites:
+                words += (
+                    f"; t with {np.min(factors.degrees):.0f} degrees of freedom: {listed(alike)}"
+                )
         else:
             seen = _seen(trained.rounds)
             factors = of_laplace(method, model, state, contrasts, seen)
@@ -156,6 +161,10 @@ def of_newton(method: Newton, state: Tensors, contrasts: Contrasts) -> Factors:
     """Return the posterior of Newton's sums; its mode is a step from the point of the sums.
 
     The standard deviation of random intercepts is integrated over, as a normal in its logarithm.
+    Terms that are the same in all rows of a site have t with K − q degrees of freedom, of K sites
+    and q such terms, the intercept among them; others vary within sites, and have a normal.
+
+    References: Schluchter and Elashoff 1990; Li and Redden 2015, for few sites of two classes.
     """
     q, turn = basis(contrasts)
     layer, precision, prior = len(q), method.precision(state).numpy(), method.prior_std**-2
@@ -163,7 +172,11 @@ def of_newton(method: Newton, state: Tensors, contrasts: Contrasts) -> Factors:
     marginal = precision[:layer, :layer] - across @ np.linalg.solve(corner, across.T)
     summed = q.T @ marginal @ q - prior * np.eye(layer)
     mode = q.T @ mode_of(state).numpy()[:layer]
-    return Factors(contrasts, turn, mode, prior, {}, contrasts.degrees, summed)
+    degrees: float | np.ndarray = contrasts.degrees
+    if alike := contrasts.of_sites:
+        left = max(1.0, float(state[ALL_SITES]) - len(alike))
+        degrees = np.where(np.isin(contrasts.terms, alike), left, degrees)
+    return Factors(contrasts, turn, mode, prior, {}, degrees, summed)
 
 
 def with_sandwich(
@@ -194,7 +207,8 @@ def with_sandwich(
         allowed = f"more than {rows - left:.0f} rows, and two clusters"
         raise SettingError("errors", f"{how}, and {rows:.0f} rows in {clusters:.0f}", allowed)
     if by_rows:
-        scale, degrees, words = rows / left, factors.degrees, "robust standard errors (HC1)"
+        degrees = factors.contrasts.degrees
+        scale, words = rows / left, "robust standard errors (HC1)"
     else:
         scale, degrees = clusters / (clusters - 1) * (rows - 1) / left, clusters - 1
         called = "sites, too small where these are few" if how == "site" else "groups"
