@@ -22,9 +22,6 @@ from fedbary.strategies.internals import FLOWER_LOGGER as logger
 from fedbary.strategies.internals import log
 from fedbary.texts import listed
 
-OFTEN = 4
-"""Answers from which on a site need not wait: so many rounds nearly settle."""
-
 TRAIN_METRICS = 3
 """Numbers of a training reply beside its arrays."""
 
@@ -70,7 +67,7 @@ class Rounds:
         left = {node: self._roster.answers_left(node, size) for node in nodes}
         able = [node for node in nodes if left[node]]
         if not recorder.task.near(lines):
-            often = min(OFTEN, max(left.values(), default=0))
+            often = min(recorder.strategy.method.often, max(left.values(), default=0))
             rounds = recorder.settings.rounds - server_round
             able = [
                 node

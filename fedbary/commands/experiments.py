@@ -113,27 +113,23 @@ def compare(
 
     RUN is the folder of a run that has ended. The table lists the settings that differ. Runs that
     differ only in their seeds are repeats. Two sets of runs that share two seeds or more are tested
-    in pairs. The folder gets comparison.md and courses.png.
+    in pairs, if data, split and budget are the same. The folder gets comparison.html,
+    comparison.md and figures.
 
     Example: `fedbary compare runs/A runs/B runs/C`.
     """
-    from fedbary.figures import document
-    from fedbary.figures.courses import courses
+    from fedbary.figures.document import Document
     from fedbary.report import compared
     from fedbary.runs.own_code import require_trusted
     from fedbary.trained import writing
 
     table = compared.with_arms(compared.read_runs(runs))
     require_trusted({"task": table["task"].iloc[0]}, runs[0], own_code)
-    writing.require_free([output], force)
-    picture = courses(compared.rounds_of(table), compared.curves_of(table))
-    tables = [compared.runs_table(table), compared.pairs_of(table)]
-    text = "\n\n".join(document.table(*found) for found in tables if found[1])
     with writing.written_whole(output, force) as folder:
-        writing.write_picture(folder / "courses.png", picture)
-        page = f"# Comparison\n\n{text}\n\n![courses](courses.png)\n"
-        writing.write_text(folder / "comparison.md", page)
-    print(text)
+        page = Document(folder, "Comparison", "comparison")
+        compared.write(table, page)
+        page.write()
+    print("\n\n".join(page.section("")))
     print(f"Comparison: {output}")
 
 

@@ -12,6 +12,7 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedbary.data.deal import Split, checked_split
@@ -357,7 +358,15 @@ class Frame:
         """Return some of the rows; splits, which number all of them, are gone."""
         columns = {name: held.rows(kept) for name, held in self.columns.items()}
         target = None if self.target is None else self.target.rows(kept)
-        return replace(self, columns=columns, target=target, splits=())
+        groups = None if self.groups is None else self.groups[torch.from_numpy(kept)]
+        return replace(
+            self,
+            columns=columns,
+            target=target,
+            splits=(),
+            ids=None if self.ids is None else self.ids[kept],
+            groups=groups,
+        )
 
 
 def frame(

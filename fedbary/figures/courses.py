@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import textwrap
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,9 @@ Rounds = Sequence[Mapping[str, Any]]
 
 MARKERS = "os^DvPX*"
 
+LETTER = 0.075
+"""Inches of a letter in the legend."""
+
 
 def courses(arms: Mapping[str, Sequence[Rounds]], curves: Sequence[Curve]) -> Figure:
     """Draw scores over the rounds: a panel a score; of several arms a colour and a marker each.
@@ -33,8 +38,12 @@ def courses(arms: Mapping[str, Sequence[Rounds]], curves: Sequence[Curve]) -> Fi
         Scores to draw; a single arm is drawn in their colours.
     """
     wide, several = 3.33 * len(curves), len(arms) > 1
-    columns = max(1, min(len(arms), int(wide / (0.8 + 0.075 * max(map(len, arms))))))
-    figure = sheet(wide, 3.1 + (0.3 + 0.2 * -(-len(arms) // columns) if several else 0))
+    names = {arm: textwrap.fill(arm, int((wide - 0.8) / LETTER)) for arm in arms}
+    lines = [name.split("\n") for name in names.values()]
+    longest, deepest = max(map(len, itertools.chain(*lines))), max(map(len, lines))
+    columns = max(1, min(len(arms), int(wide / (0.8 + LETTER * longest))))
+    rows = deepest * -(-len(arms) // columns)
+    figure = sheet(wide, 3.1 + (0.3 + 0.2 * rows if several else 0))
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     for axes, (key, scale, label, color) in zip(panels, curves, strict=True):
         for at, (arm, runs) in enumerate(arms.items()):
@@ -45,7 +54,7 @@ def courses(arms: Mapping[str, Sequence[Rounds]], curves: Sequence[Curve]) -> Fi
             dots = "o" if not several else MARKERS[at % len(MARKERS)]
             axes.plot(
                 places, means, marker=dots if len(places) <= 30 else None,
-                label=literal(arm), zorder=3, **look,
+                label=literal(names[arm]), zorder=3, **look,
             )  # fmt: skip
             for run in known if len(known) > 1 else ():
                 axes.plot([*run], [*run.values()], color=look["color"], alpha=0.3, linewidth=0.7)

@@ -137,7 +137,8 @@ class Document:
         self._title = title
         self._name = name
         self._parts = [f"# {escape(title)}"]
-        self._drawn: Counter[str] = Counter()
+        self._named: Counter[str] = Counter()
+        self._drawn: dict[str, Figure] = {}
         self.numbers: dict[str, Any] = {}
 
     def heading(self, text: str, level: int = 2) -> None:
@@ -163,11 +164,10 @@ class Document:
         """Add pictures side by side, with a caption; one of a name that is taken gets a number."""
         named = []
         for name, figure in drawn:
-            self._drawn[name] += 1
-            if (number := self._drawn[name]) > 1:
+            self._named[name] += 1
+            if (number := self._named[name]) > 1:
                 name = f"{name}-again-{number}"
-            (self._folder / "figures").mkdir(parents=True, exist_ok=True)
-            write_small(figure, self._folder / "figures" / f"{name}.png")
+            self._drawn[f"figures/{name}.png"] = figure
             named.append(f"![{name}](figures/{name}.png)")
         self._parts.append(" ".join(named) + f"\n\n{italic(caption)}")
 
@@ -189,9 +189,12 @@ class Document:
         return [Markup(part[3:]) for part in self._parts if part.startswith("## ")]
 
     def write(self) -> None:
-        """Write the two pages."""
+        """Write the pictures and the two pages."""
         from markdown_it import MarkdownIt
 
+        for name, figure in self._drawn.items():
+            (self._folder / "figures").mkdir(parents=True, exist_ok=True)
+            write_small(figure, self._folder / name)
         markdown = "\n\n".join(self._parts) + "\n"
         (self._folder / f"{self._name}.md").write_text(markdown, encoding="utf-8")
         body = MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)

@@ -256,6 +256,9 @@ class Method(Checked):
     needs_bench = False
     """True: the server needs a network and examples of its own."""
 
+    often: ClassVar[int] = 4
+    """Rounds after which a run nearly settles: a site with so many answers left need not wait."""
+
     members: ClassVar[type[Predictor] | None] = None
     """The kind of prediction by the networks that it keeps; None: it keeps none."""
 

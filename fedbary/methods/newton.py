@@ -14,18 +14,25 @@ all rows, whatever the split. The posterior is N(v, Λ⁻¹) there.
 With random intercepts of sites the last coordinate of v is η = log τ. The prior of τ is
 half-normal, so that −log p(η) = τ²/(2 s²) − η. A step moves η by 1 at most.
 
-Only sums enter, in float64. So masks that cancel in the sum change nothing: the server learns no
-site's numbers (`masked=true`). The state holds sums alone, and no factor of a site.
+A site that is silent keeps its last quadratic. At a point that lies δ from its own it counts with
 
-It assumes that all sites answer in each round. A site that stays away is not in the sums: after two
-rounds without it those of the others count.
+    f_k + g_kᵀ δ + ½ δᵀ H_k δ,    g_k + H_k δ,    H_k.
+
+f is compared with what it was as one function: a site that was silent before counts by its old
+quadratic, and one that is new not at all. So a site whose budget is spent, or that is lost, stays
+in the sums, and one that returns stops no step.
+
+Only sums enter, in float64. So masks that cancel in the sum change nothing: the server learns no
+site's numbers (`masked=true`), and the state holds sums alone.
+
+It assumes that each site answers once the others are near the mode. With masks all must answer.
 
 Messages: down p weights; up 1 + p + p (p + 1)/2 numbers. Clients keep nothing.
 
 Cost: a pass over the rows a round, 5 to 9 rounds. `PVI` takes 4 to 5, and its sites find a mode.
 
 Use it where a server must not see a site's numbers, and for models whose sites have no convex
-loss. Otherwise `PVI` keeps more: each site's estimates and how sites differ.
+loss. Otherwise `PVI` needs fewer answers of a site, and knows the mode that each finds alone.
 
 Reference: McCullagh and Nelder, Generalized Linear Models, 1989, section 2.5.
 """
@@ -33,9 +40,8 @@ Reference: McCullagh and Nelder, Generalized Linear Models, 1989, section 2.5.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from types import MappingProxyType
 
 import torch
@@ -47,16 +53,33 @@ from fedbary.inference._head import Head
 from fedbary.methods._conditions import Unfit
 from fedbary.methods._curvature import last_layer, matrix, tensors_of
 from fedbary.methods._expanded import MOST_NUMBERS, RESIDUAL, Claim
-from fedbary.methods._method import Fitted, Local, Method, Reply, Server, Tensors, weights_of
+from fedbary.methods._method import (
+    Fitted,
+    Local,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    by_client,
+    of_client,
+    weights_of,
+)
 from fedbary.parts.parameters import Positive, declared
 from fedbary.settings.config import Settings
 from fedbary.settings.owners import task_kind
+from fedbary.texts import listed
 
 VALUE, GRADIENT, HESSIAN = "sums/value", "sums/gradient", "sums/hessian"
 """The keys of what a client sends, and of the sums over clients in the state."""
 
-POINT, PART, SITES, WHO, AWAY = "sums/point", "step/part", "sums/sites", "sums/who", "sums/away"
-"""The keys of v at the sums and γ, of how many sites and which replied, of rounds without some."""
+POINT, PART, AWAY = "sums/point", "step/part", "sums/away"
+"""The keys of v at the sums, of γ, and of masked rounds without some sites."""
+
+SITE, ALL = "site/", ""
+"""The prefix of the sites' last quadratics in a state, each with its point; the name of all."""
+
+OVERFLOWS = "step/overflows"
+"""The key of how many steps were shortened as a site's likelihood overflowed."""
 
 STDS = "sums/stds"
 """The key of how many coordinates at the end of v are logarithms of standard deviations."""
@@ -68,7 +91,10 @@ LONGEST = 4.0
 """The most that a weight moves in a round; layers of such models see columns of variance 1."""
 
 PATIENCE = 2
-"""Rounds in which the step is shortened, before the sums of fewer sites count."""
+"""Rounds in which the step is shortened, before masked sums of fewer sites end the run."""
+
+MOST_OVERFLOWS = 12
+"""Steps that are shortened for overflows, before a site that claims one counts as silent."""
 
 FALLS, ROUNDING = 1e-4, 1e-10
 """The part of the expected fall that f must have, and of f that is rounding."""
@@ -112,6 +138,7 @@ class Newton(Method):
     masked: bool = False
 
     deterministic = True
+    often = 8
     defaults = MappingProxyType({"model": "linear", "inference": "variational"})
     conditions = (of_sums,)
     unused = ("local_epochs", "lr", "momentum", "weight_decay", "lr_schedule")
@@ -141,37 +168,51 @@ class Newton(Method):
         return {name: torch.zeros(held, dtype=torch.float64) for name, held in sizes.items()}
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
-        """Add the replies, and take a step: from here if f fell, else a shorter one from before."""
-        before, sums = dict(server.state), self._added(server, replies)
-        fewer = POINT in before and len(replies) < int(before[SITES])
-        if fewer or (self.masked and len(replies) < server.clients):
-            away = int(before.get(AWAY, torch.tensor(0))) + 1
-            if POINT in before and away <= PATIENCE:
-                return self._moved(server, {**before, AWAY: torch.tensor(away)}, 1 / 8)
-            said = f"{len(replies)} of {max(server.clients, int(before.get(SITES, 0)))} sites"
-            if self.masked:
-                raise SettingError("masked", f"true, and {said} replied", "replies of all sites")
-            server.warn(f"{said} are in the sums from now on")
-        elif POINT in before and before[WHO].equal(sums[WHO]) and not self._falls(before, sums):
-            return self._moved(server, before, 1 / 8 if float(sums[VALUE]) >= HUGE else 1 / 2)
+        """Add the sites, and take a step: from here if f fell, else a shorter one from before."""
+        before, point = dict(server.state), vector_of(server.model)
+        told = {each.client: _quadratic(each, point) for each in replies}
+        if self.masked:
+            if len(replies) < server.clients:
+                return self._waited(server, before, len(replies))
+            told = {ALL: {**_added(told), POINT: point.clone()}}
+        if POINT in before and (high := [c for c, q in told.items() if float(q[VALUE]) >= HUGE]):
+            times = int(before.get(OVERFLOWS, torch.tensor(0))) + 1
+            before[OVERFLOWS] = torch.tensor(times)
+            if self.masked or times <= MOST_OVERFLOWS:
+                return self._moved(server, before, 1 / 8)
+            server.warn(f"the likelihood of {listed(high)} overflows: an earlier answer counts")
+            told = {client: site for client, site in told.items() if client not in high}
+        known = by_client(SITE, before)
+        if known:
+            again = [c for c in told.keys() & known if known[c][POINT].equal(before[POINT])]
+            here = self._sums(server, {**known, **{c: told[c] for c in again}})
+            if not self._falls(before, here):
+                return self._moved(server, before, 1 / 2)
+        sums = self._sums(server, {**known, **told})
         precision, slope = self.precision(sums), self._slope(sums)
         sums[RESIDUAL] = _descent(precision, slope)
         longest = sums[RESIDUAL].abs() / LONGEST
         longest[len(longest) - int(sums[STDS]) :] *= LONGEST
         sums[PART] = (1 / longest.max()).clamp_max(1)
-        return self._moved(server, sums, 1.0)
+        for client, site in {**known, **told}.items():
+            sums |= of_client(SITE, client, site)
+        kept = {key: before[key] for key in (OVERFLOWS,) if key in before}
+        return self._moved(server, {**kept, **sums}, 1.0)
 
-    def _added(self, server: Server, replies: Sequence[Reply]) -> dict[str, Tensor]:
-        """Return the sums over replies, and where and of whom they are."""
-        found = {
-            name: torch.stack([reply.tensors[name].double() for reply in replies]).sum(0)
-            for name in (VALUE, GRADIENT, HESSIAN)
-        }
-        names = repr(sorted(reply.client for reply in replies)).encode()
-        who = int.from_bytes(blake2b(names, digest_size=7).digest())
-        found |= {SITES: torch.tensor(len(replies)), WHO: torch.tensor(who)}
+    def _waited(self, server: Server, before: Tensors, replies: int) -> tuple[Tensors, Tensors]:
+        """Return a shorter step from before, as masks of fewer sites do not cancel."""
+        away = int(before.get(AWAY, torch.tensor(0))) + 1
+        if POINT in before and away <= PATIENCE:
+            return self._moved(server, {**before, AWAY: torch.tensor(away)}, 1 / 8)
+        said = f"true, and {replies} of {server.clients} sites replied"
+        raise SettingError("masked", said, "replies of all sites")
+
+    def _sums(self, server: Server, sites: Mapping[str, Tensors]) -> dict[str, Tensor]:
+        """Return the sums over sites, and where they are."""
         point = vector_of(server.model)
-        return {**found, POINT: point, STDS: torch.tensor(len(point) - self._layer(server))}
+        stds = torch.tensor(len(point) - self._layer(server))
+        seen = {client: seen_from(site, point) for client, site in sites.items()}
+        return {**_added(seen), POINT: point, STDS: stds}
 
     def _falls(self, before: Tensors, sums: Tensors) -> bool:
         """Return whether f fell by a part of what the slope lets expect, or gᵀ Λ⁻¹ g fell."""
@@ -181,10 +222,8 @@ class Newton(Method):
             return True
         if any(torch.linalg.cholesky_ex(self.precision(each)).info for each in (before, sums)):
             return False
-        slope, overflows = self._slope(sums), float(sums[VALUE]) >= HUGE
-        return (
-            not overflows and float(slope @ _descent(self.precision(sums), slope)) >= expected / 4
-        )
+        slope = self._slope(sums)
+        return float(slope @ _descent(self.precision(sums), slope)) >= expected / 4
 
     def _moved(self, server: Server, sums: Tensors, times: float) -> tuple[Tensors, Tensors]:
         """Return the model a step from the sums' point, with γ times a number, and the state."""
@@ -215,8 +254,8 @@ class Newton(Method):
         return held + float((part / 2 - logs).sum()), slope, torch.cat([bend, 2 * part])
 
     def step_length(self, model: Tensors, state: Tensors) -> float:
-        """Return √⟨d, |Λ| d⟩, d the whole step: the most that a contrast would move."""
-        return math.sqrt(max(0.0, -float(state[RESIDUAL] @ self._slope(state))))
+        """Return √⟨d, |Λ| d⟩ = √⟨−g, d⟩, d the whole step: the most that a contrast would move."""
+        return math.sqrt(max(0.0, -float(self._slope(state) @ state[RESIDUAL])))
 
     def fault(self, server: Server, reply: Reply) -> str | None:
         """Say why a reply is of no loss that is convex in the layer; None if it may be."""
@@ -259,6 +298,26 @@ def of_vector(vector: Tensor, model: Tensors) -> dict[str, Tensor]:
     for name, part in zip(others, parts[1:], strict=True):
         found[name] = part.view_as(model[name]).to(model[name].dtype)
     return found
+
+
+def _quadratic(reply: Reply, point: Tensor) -> dict[str, Tensor]:
+    """Return a reply's value, gradient and Hessian in float64, and where they are."""
+    found = {name: reply.tensors[name].double() for name in (VALUE, GRADIENT, HESSIAN)}
+    return {**found, POINT: point.clone()}
+
+
+def seen_from(site: Tensors, point: Tensor) -> dict[str, Tensor]:
+    """Return value, gradient and Hessian of a site's quadratic at another point, (p,)."""
+    move = point - site[POINT]
+    bent = unpacked(site[HESSIAN], len(move)) @ move
+    value = site[VALUE] + move @ (site[GRADIENT] + bent / 2)
+    return {VALUE: value, GRADIENT: site[GRADIENT] + bent, HESSIAN: site[HESSIAN]}
+
+
+def _added(sites: Mapping[str, Tensors]) -> dict[str, Tensor]:
+    """Return the sums of sites' values, gradients and Hessians."""
+    held = [sites[client] for client in sorted(sites)]
+    return {n: torch.stack([site[n] for site in held]).sum(0) for n in (VALUE, GRADIENT, HESSIAN)}
 
 
 def _descent(precision: Tensor, slope: Tensor) -> Tensor:

@@ -18,11 +18,11 @@ from fedbary.data.forms import content_of
 from fedbary.data.layout import Layout
 from fedbary.figures.document import Document, Markup, escape, paragraph, table
 from fedbary.report.judged import LABELS
-from fedbary.report.results import plain, written
 from fedbary.runs import schema
 from fedbary.runs.location import METRICS, POSTERIOR, RECORD, SETTINGS, is_deployed
 from fedbary.runs.record import read_record
 from fedbary.settings.config import read_yaml
+from fedbary.study.arms import plain, written
 from fedbary.texts import cut
 from fedbary.trained.described import columns_of
 from fedbary.trained.run import Trained

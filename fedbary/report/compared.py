@@ -1,4 +1,4 @@
-"""Single runs side by side: the settings that differ, their scores, pairs of seeds."""
+"""Single runs side by side: the settings that differ, their scores, pairs of seeds, courses."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ from typing import Any
 import pandas as pd
 
 from fedbary.errors import SettingError
+from fedbary.figures.courses import courses
+from fedbary.figures.document import Document
 from fedbary.figures.run_pictures import Curve
 from fedbary.report.results import (
-    REPEATS,
     HeadedRows,
     Metric,
-    conditions_of,
     differences,
     pairs_table,
-    plain,
 )
 from fedbary.runs.resume import require_ended
 from fedbary.settings.config import bookkeeping
-from fedbary.study.table import joined, read_run, result_rows, settings_of, with_methods
+from fedbary.study import arms
+from fedbary.study.arms import plain, settings_of
+from fedbary.study.table import joined, read_run, result_rows
 from fedbary.tasks import task_class
-
-LONGEST = 40
-"""The most characters of an arm's name."""
 
 
 def read_one(folder: Path, name: str = "") -> pd.DataFrame:
@@ -66,34 +64,17 @@ def curves_of(table: pd.DataFrame) -> tuple[Curve, ...]:
 
 
 def with_arms(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with a column `arm`, the same for runs that differ in nothing but repeats.
-
-    An arm's name is its method, with the settings in which runs of this method differ, and with
-    those of data and federation in which any runs differ. A long name is cut, and numbered.
-    """
-    keys = [key for key in _differing(table) if key not in {*REPEATS, "method", "rule"}]
-    last = result_rows(with_methods(table)).set_index("run")
-    common = {"dataset", *conditions_of(last)}
-    arms = last["rule"].astype(str)
-    for _, runs in last.groupby("rule", sort=False):
-        for key in keys:
-            if key in common or runs[key].astype(object).nunique(dropna=False) > 1:
-                word = {"bayesian_layers": "n"}.get(key, key)
-                told = runs[key].map(lambda value, word=word: f", {word}={plain(value)}")
-                arms[runs.index] += told.where(runs[key].notna(), "")
-    names = list(dict.fromkeys(arms))
-    short = {
-        name: name if len(name) <= LONGEST else f"{name[:LONGEST]}… ({number})"
-        for number, name in enumerate(names, 1)
-    }
-    return table.assign(arm=table["run"].map(arms.map(short)))
+    """Return a table with the columns `condition` and `arm` of `fedbary.study.arms.with_arms`."""
+    last = arms.with_arms(result_rows(table)).set_index("run")
+    return table.assign(**{name: table["run"].map(last[name]) for name in ("condition", "arm")})
 
 
 def runs_table(table: pd.DataFrame) -> HeadedRows:
     """Return a row a run: its arm, the settings that differ, and the scores of its result."""
     last, curves = result_rows(table), curves_of(table)
-    keys = [key for key in _differing(table) if key not in ("method", "rule")]
-    keys = [key for key in keys if last[key].astype(object).nunique() > 1]
+    settings = settings_of(last)
+    left_out = {*bookkeeping(), "method", "rule"}
+    keys = [key for key in settings if key not in left_out and settings[key].nunique() > 1]
     rows = [
         [
             str(run["run"]),
@@ -108,30 +89,41 @@ def runs_table(table: pd.DataFrame) -> HeadedRows:
 
 
 def pairs_of(table: pd.DataFrame) -> HeadedRows:
-    """Return the differences of arms over the seeds that both have, see `pairs_table`.
+    """Return the differences of a condition's arms over the seeds that both have.
 
-    `table` is a result of `with_arms`. Two arms need two seeds in common.
+    `table` is a result of `with_arms`, see `pairs_table`. Two arms need two seeds in common.
     """
     last = result_rows(table)
     metrics = [Metric(key, label, scale) for key, scale, label, _ in curves_of(table)]
     pairs = list(itertools.combinations(last["arm"].unique(), 2))
-    repeats = [name for name in REPEATS if name in last]
+    repeats = [name for name in arms.REPEATS if name in last]
     return pairs_table(differences(last.assign(side=last["arm"]), pairs, metrics, repeats, 2))
 
 
+def write(table: pd.DataFrame, document: Document) -> None:
+    """Add the runs, and for each condition the differences and the courses of its arms.
+
+    `table` is a result of `with_arms`.
+    """
+    document.table(*runs_table(table))
+    conditions = list(table.groupby("condition", sort=False))
+    for number, (condition, rows) in enumerate(conditions, 1):
+        of_several = len(conditions) > 1
+        if of_several:
+            document.heading(str(condition), 3)
+        header, body = pairs_of(rows)
+        if body:
+            document.table(header, body)
+        name = f"courses-{number}" if of_several else "courses"
+        document.figures(
+            [(name, courses(rounds_of(rows), curves_of(rows)))],
+            "Scores after each round: an arm's mean, and each of several runs as a thin line.",
+        )
+
+
 def rounds_of(table: pd.DataFrame) -> dict[str, list[list[dict[Any, Any]]]]:
-    """Return the rounds of each arm's runs."""
-    arms = table.groupby("arm", sort=False)
+    """Return the rounds of each arm's runs, in a condition."""
     return {
         str(arm): [run.to_dict("records") for _, run in rows.groupby("run", sort=False)]
-        for arm, rows in arms
+        for arm, rows in table.groupby("arm", sort=False)
     }
-
-
-def _differing(table: pd.DataFrame) -> list[str]:
-    settings = settings_of(result_rows(table))
-    return [
-        key
-        for key in settings
-        if key not in bookkeeping() and settings[key].astype(object).nunique(dropna=False) > 1
-    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +121,7 @@ def export_run(
         shutil.copyfile(str(fedbary_model.__file__), place / "fedbary_model.py")
     if isinstance(trained.task, Glm):
         _write_coefficients(trained, place)
-    with tempfile.TemporaryDirectory() as pictures:
-        document = report_of(trained, goals, Path(pictures))
+    document = report_of(trained, goals)
     if chosen := _thresholds(trained, document, level, site):
         _write_json(place / THRESHOLDS, chosen)
     described = schema_of(trained)

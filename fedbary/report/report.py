@@ -18,8 +18,6 @@ from fedbary.report.judged import Goals
 from fedbary.report.results import (
     CLIENTS,
     NLL,
-    NO_DATA,
-    REPEATS,
     SHOWN,
     UNCERTAINTY,
     Metric,
@@ -30,7 +28,6 @@ from fedbary.report.results import (
     marked,
     own_models,
     pairs_table,
-    plain,
 )
 from fedbary.report.run import write_run
 from fedbary.runs.failing import verdict
@@ -39,9 +36,9 @@ from fedbary.runs.own_code import require_trusted
 from fedbary.runs.progress import duration
 from fedbary.runs.run_folder import read_signature
 from fedbary.runs.schema import BEHIND, FAILING, RISING
-from fedbary.settings.config import bookkeeping
+from fedbary.study.arms import NO_DATA, REPEATS, differing, plain, settings_of, with_methods
 from fedbary.study.grid import NAMING
-from fedbary.study.table import is_table, read_about, read_table, settings_of, with_methods
+from fedbary.study.table import is_table, read_about, read_table
 from fedbary.tasks import task_class
 
 PLAIN = "FedAvg"
@@ -125,13 +122,13 @@ def write(results: Results, document: Document, metrics: Sequence[Metric]) -> No
     )
     few = (last["samples"] < ENOUGH_DRAWS).any() if "samples" in last else False
     scored = [m for m in metrics if m.column in last and m.lower_is_better is not None]
-    compared = [rank, *[m for m in scored if m != rank][:2]]
-    compared = [m for m in compared if not (few and m.column.startswith("ece"))]
+    first = [rank, *[m for m in scored if m != rank][:2]]
+    tested = [m for m in first if not (few and m.column.startswith("ece"))]
     for condition, rows in grouped(last, "condition"):
         named = sort_methods_by_mean(rows, rank)
         document.heading(condition, 3)
         document.table(*_table(named, metrics))
-        _add_differences(results, document, named, compared, few)
+        _add_differences(results, document, named, tested, len(tested) < len(first))
         document.heading(f"{condition}: clients and costs", 3)
         document.table(*_table(named, (*CLIENTS, *_costs(rows)), best=False))
         own_models(document, named)
@@ -212,9 +209,14 @@ def cautions(results: Results) -> Iterator[Markup]:
                 said=verdict({word: runs[word].iloc[0]}),
             )
     for condition, rows in grouped(results.last, "condition"):
-        settings = settings_of(rows)
-        known = bookkeeping().union(NAMING, REPEATS, results.varied, ["method"])
-        if mixed := [k for k in settings if k not in known and settings[k].nunique() > 1]:
+        known = {*NAMING, *REPEATS, "method"}
+        of_method = rows.groupby("rule")
+        mixed = [
+            key
+            for key in differing(settings_of(rows))
+            if key not in known and of_method[key].nunique().max() == 1
+        ]
+        if mixed:
             yield paragraph(
                 """**Not all runs on {condition} have the same {settings}**; the list of all
                 runs below has each one's.""",
@@ -226,7 +228,7 @@ def cautions(results: Results) -> Iterator[Markup]:
 def sort_methods_by_mean(rows: pd.DataFrame, rank: Metric) -> Named:
     """Return each method's runs, those of the best mean first; unscored ones come last."""
     sign = 1 if rank.lower_is_better else -1
-    named = list(grouped(rows, "name"))
+    named = list(grouped(rows, "arm"))
     return sorted(named, key=lambda each: (sign * each[1][rank.column]).fillna(math.inf).mean())
 
 
@@ -263,12 +265,12 @@ def _costs(rows: pd.DataFrame) -> tuple[Metric, ...]:
 
 
 def _add_differences(
-    results: Results, document: Document, named: Named, metrics: Sequence[Metric], few: bool
+    results: Results, document: Document, named: Named, metrics: Sequence[Metric], no_ece: bool
 ) -> None:
     """Add the difference of every pair of methods; with many, of each from `PLAIN`."""
     names = [name for name, _ in named]
-    few = len(names) <= TOLD_APART
-    sides = list(itertools.combinations(names, 2)) if few else beside(names)
+    every = len(names) <= TOLD_APART
+    sides = list(itertools.combinations(names, 2)) if every else beside(names)
     if (found := compared(named, sides, metrics)) is None:
         return
     document.text(
@@ -277,7 +279,7 @@ def _add_differences(
         difference that so many such pairs would show in 80 % of repetitions. {draws} {splits}""",
         repeats=results.repeats,
         draws=f"The ECE is not compared: predictions by fewer than {ENOUGH_DRAWS} networks move it."
-        if few
+        if no_ece
         else "",
         splits="""The splits of a data set share most of their rows, so they are not
             independent: intervals are too narrow and p-values too small."""

@@ -31,7 +31,7 @@ from fedbary.report.judged import (
     label,
     shown,
 )
-from fedbary.report.results import UNCERTAINTY, own_models, plain, written
+from fedbary.report.results import UNCERTAINTY, own_models
 from fedbary.runs import schema
 from fedbary.runs.conformal_kept import table_of_sites, tested
 from fedbary.runs.failing import verdict
@@ -41,6 +41,7 @@ from fedbary.runs.record import read_record
 from fedbary.runs.whole import write_whole
 from fedbary.scores.intervals import NONE, by_std, of_auroc
 from fedbary.settings.config import bookkeeping, read_yaml
+from fedbary.study.arms import plain, written
 from fedbary.study.table import public, read_run, result_rows
 from fedbary.tasks import Task
 from fedbary.tasks._classes import NLL_STD
@@ -75,20 +76,20 @@ def write_run(folder: Path, own_code: bool, goals: Goals) -> None:
         As `fedbary.load`.
     """
     trained = load(folder, own_code)
-    document = report_of(trained, goals, folder)
+    document = report_of(trained, goals)
     document.write()
     write_whole(folder / CARD, card_of(trained, document).encode())
 
 
-def report_of(trained: Trained, goals: Goals, place: Path) -> Document:
-    """Return the report of a run, whose pictures are written to a place.
+def report_of(trained: Trained, goals: Goals) -> Document:
+    """Return the report of a run, for the run's folder; nothing is written yet.
 
     The test rows are read again, and predicted by the networks that scored the run. Where they are
     not here, the scores are those that the sites sent of what they hold out.
     """
     folder = trained.folder
     made = read_yaml(folder / SETTINGS)
-    document = Document(place, folder.resolve().name)
+    document = Document(folder, folder.resolve().name)
     cautions: list[str] = []
     examples, why = _test_rows(trained)
     sites = of_sites(trained, made)

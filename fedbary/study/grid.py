@@ -109,14 +109,6 @@ def read_experiment(
     return Experiment(title, " ".join(str(content.get("about") or "").split()), kept)
 
 
-def differing(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the settings, but for bookkeeping, in which runs equal in `NAMING` differ.
-
-    A setting that a run lacks belongs to another method or model, by which the runs differ too.
-    """
-    return list(dict.fromkeys(key for group in _alike(runs) for key in _differing_in(group)))
-
-
 def _alike(runs: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for run in runs:

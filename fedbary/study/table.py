@@ -37,8 +37,8 @@ from fedbary.errors import SettingError, one_line
 from fedbary.runs.location import METRICS, SETTINGS
 from fedbary.runs.schema import BEST_ROUND, SETTLED, STEP
 from fedbary.runs.whole import write_whole
-from fedbary.settings.config import Settings, read_yaml
-from fedbary.settings.owners import methods
+from fedbary.settings.config import read_yaml
+from fedbary.study.arms import with_arms
 
 COMMON = "common.csv"
 """One row: the settings and versions that are the same in all runs."""
@@ -50,7 +50,7 @@ ROUNDS = "rounds.csv.xz"
 """A row a round: the run's name and its measurements."""
 
 RESULTS = "results.csv"
-"""A row a run: every setting, and the scores of its result."""
+"""A row a run: its condition and arm, every setting, and the scores of its result."""
 
 DIGITS = 6
 """Significant digits of a number in the table."""
@@ -84,10 +84,12 @@ def write(folder: Path, table: pd.DataFrame) -> None:
 
 
 def tidy(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a run: its settings, versions and the scores of its result."""
+    """Return a row a run: its condition, arm, settings, versions and the scores of its result."""
     left_out = ("format", "label_counts", "log_var")
     kept = [name for name in table if not name.startswith(left_out)]
-    return result_rows(table)[kept].dropna(axis="columns", how="all")
+    last = result_rows(table)
+    arms = with_arms(last)[["run", "condition", "arm"]]
+    return arms.merge(last[kept].dropna(axis="columns", how="all"), on="run")
 
 
 def _text(rows: pd.DataFrame) -> bytes:
@@ -279,27 +281,6 @@ def read_about(results: Path) -> dict[str, str]:
     known = read_yaml(file) if file else {}
     texts = {key: known[key] for key in ("title", "about") if key in known}
     return {key: " ".join(str(text).split()) for key, text in texts.items()}
-
-
-def settings_of(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the settings' columns of a table: those of all runs, then those of methods and models.
-
-    The latter are the other columns from `run` to `commit`.
-    """
-    columns = list(table)
-    upto = columns.index("commit") if "commit" in columns else 0
-    own = [name for name in columns[:upto] if name not in ("format", "run")]
-    return table[[name for name in dict.fromkeys([*Settings.model_fields, *own]) if name in table]]
-
-
-def with_methods(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose column `rule` has the names of methods that are not called by a rule."""
-    method = table["method"]
-    by_rule = [name for name, file in methods().items() if file.called_by == "rule"]
-    if "rule" not in table:
-        table = table.copy()
-        table.insert(table.columns.get_loc("method"), "rule", method)
-    return table.assign(rule=table["rule"].where(method.isin(by_rule), method))
 
 
 def find_mismatch(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | None:

@@ -68,6 +68,9 @@ from fedbary.texts import listed
 FEWEST_EVENTS, FEW_EVENTS = 5, 10
 """Events for each column, below which a run is refused, and below which it is warned of."""
 
+LOST = 3
+"""Rounds without an answer after which rounds may end without a site."""
+
 EQUAL, FEWEST_EQUAL = "equal", 5
 """The question for rows that equal another, and the fewest that a site tells."""
 
@@ -625,19 +628,21 @@ class Glm(Rows):
         """Return whether the last step was below 0.1 standard errors.
 
         A site that may answer once expands its likelihood there, where it is nearly the mode.
-        Newton's sums are of all sites in each round.
+        Masked sums are of all sites in each round.
         """
-        by_sites = self._asks_all and isinstance(method_of(self.settings), PVI)
+        by_sites = self._asks_all and not dict(self.settings).get("masked", False)
         return not by_sites or _step(lines[-1]) < schema.NEAR
 
     def settled(self, lines: Sequence[Mapping[str, Any]]) -> str:
         """Return why rounds may end: one more has followed a step below 1e-3 standard errors.
 
-        In both each site had answered that was asked, and none for the first time in the last.
+        In both each site had answered that was asked, and none for the first time in the last. A
+        site that has not answered in the last three rounds is lost, and its last factor stays.
         """
         none: set[str] = set()
         heard = [{each["site"] for each in line.get(schema.CLIENTS, ())} for line in lines]
-        asked = [none.union(*heard) - {*line.get(schema.UNASKED, ())} for line in lines]
+        there = none.union(*heard[-LOST:])
+        asked = [there - {*line.get(schema.UNASKED, ())} for line in lines]
         if not self._asks_all or heard[-2:] != asked[-2:] or heard[-1] - none.union(*heard[:-1]):
             return ""
         step = _step(lines[-2:][0])

@@ -1,6 +1,7 @@
 """The table of a run's coefficients, from the factors that its server holds.
 
-PVI's full Laplace sites are factors as they are. Newton's sums are one factor of all sites. Sums of
+PVI's full Laplace sites are factors as they are, and so are Newton's quadratics. Its masked sums
+are one factor of all sites, and so are those with random intercepts. Sums of
 products are those of least squares under a flat prior: P_k = A_k/s² with the residual variance s² =
 RSS/(n − p). Sums of LDA and Ridge are of a linear model of each class's probability.
 """
@@ -22,11 +23,19 @@ from fedbary.methods import method_of
 from fedbary.methods._expanded import OWN, RESIDUAL, SLOPE
 from fedbary.methods._method import Method, Tensors, by_client, whose
 from fedbary.methods._sums import SumsMethod, sites_of
-from fedbary.methods.newton import SITES as ALL_SITES
-from fedbary.methods.newton import STDS, Newton, mode_of
+from fedbary.methods.newton import (
+    GRADIENT,
+    HESSIAN,
+    POINT,
+    SITE,
+    STDS,
+    Newton,
+    mode_of,
+    seen_from,
+)
 from fedbary.methods.pvi import PVI
 from fedbary.runs.resume import rounds_before, sound_checkpoint
-from fedbary.runs.schema import CLIENTS, ROUND, SETTLED, unshared
+from fedbary.runs.schema import CLIENTS, REFUSED, ROUND, SETTLED, UNANSWERED, UNASKED, unshared
 from fedbary.settings.config import Settings
 from fedbary.tasks import INTERCEPT, Contrasts, are_levels
 from fedbary.tasks._sandwich import CLUSTERS, KEPT, PRODUCTS, ROWS, SITES
@@ -53,10 +62,10 @@ ROUNDING = 1e-6
 """A site's variance over that of all sites that is rounding: all of its targets are equal."""
 
 SUMS_ALONE = (
-    "No tau, Q, own estimates, nor estimates without a site: the server added the sites' numbers "
-    "and kept the sums alone. method=PVI keeps each site's"
+    "No tau, Q, own estimates, nor estimates without a site: masked sums and random intercepts "
+    "have no factors of sites"
 )
-"""The line on what a run of Newton does not tell."""
+"""The line on what a run of Newton may not tell."""
 
 FEW_EVENTS = 10
 """Events a coefficient below which a line warns."""
@@ -92,17 +101,19 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
     else:
         assert isinstance(method, Newton | PVI)
         words = f"mode and curvature, prior N(0, {method.prior_std:g}²)"
+        seen = _seen(trained.rounds)
         if isinstance(method, Newton):
-            seen, factors = _seen(trained.rounds[-1:]), of_newton(method, state, contrasts)
-            notes += [*spread_of_intercepts(method, state, level), SUMS_ALONE]
+            factors = of_newton(method, state, contrasts, seen)
+            notes += spread_of_intercepts(method, state, level)
+            notes += [] if factors.sites else [SUMS_ALONE]
+            notes += far_answers(method, state)
             if alike := contrasts.of_sites:
-                words += (
-                    f"; t with {np.min(factors.degrees):.0f} degrees of freedom: {listed(alike)}"
-                )
+                left = np.min(factors.degrees)
+                words += f"; t with {left:.0f} degrees of freedom: {listed(alike)}"
         else:
-            seen = _seen(trained.rounds)
             factors = of_laplace(method, model, state, contrasts, seen)
         notes += _unsettled(trained, factors, state, anyway)
+        notes += _absent(trained.rounds)
         factors = with_sandwich(trained, factors, seen, anyway)
         words += f"; {factors.sandwich.words}" if factors.sandwich else ""
     factors = replace(factors, unshared=frozenset(unshared(trained.rounds)))
@@ -157,12 +168,15 @@ def of_laplace(
     return Factors(contrasts, turn, mode, method.prior_std**-2, sites, contrasts.degrees)
 
 
-def of_newton(method: Newton, state: Tensors, contrasts: Contrasts) -> Factors:
-    """Return the posterior of Newton's sums; its mode is a step from the point of the sums.
+def of_newton(
+    method: Newton, state: Tensors, contrasts: Contrasts, seen: Mapping[str, float]
+) -> Factors:
+    """Return the factors of Newton's sites, or of their sums; the mode is a step further.
 
     The standard deviation of random intercepts is integrated over, as a normal in its logarithm.
     Terms that are the same in all rows of a site have t with K − q degrees of freedom, of K sites
     and q such terms, the intercept among them; others vary within sites, and have a normal.
+    `seen` are the rows of each site by its name.
 
     References: Schluchter and Elashoff 1990; Li and Redden 2015, for few sites of two classes.
     """
@@ -174,9 +188,17 @@ def of_newton(method: Newton, state: Tensors, contrasts: Contrasts) -> Factors:
     mode = q.T @ mode_of(state).numpy()[:layer]
     degrees: float | np.ndarray = contrasts.degrees
     if alike := contrasts.of_sites:
-        left = max(1.0, float(state[ALL_SITES]) - len(alike))
+        left = max(1, len(seen) - len(alike))
         degrees = np.where(np.isin(contrasts.terms, alike), left, degrees)
-    return Factors(contrasts, turn, mode, prior, {}, degrees, summed)
+    if method.masked or int(state[STDS]):
+        return Factors(contrasts, turn, mode, prior, {}, degrees, summed)
+    sites: dict[str, Site] = {}
+    for client, held in by_client(SITE, state).items():
+        moved = seen_from(held, mode_of(state))
+        bent = unpacked(moved[HESSIAN], layer).numpy()
+        slope = q.T @ moved[GRADIENT].numpy()
+        sites[client] = Site(seen.get(client, np.nan), q.T @ bent @ q, slope)
+    return Factors(contrasts, turn, mode, prior, sites, degrees)
 
 
 def with_sandwich(
@@ -227,6 +249,17 @@ def spread_of_intercepts(method: Newton, state: Tensors, level: float) -> Iterat
             f"Sites' intercepts: standard deviation {tau:.3g}, {100 * level:g} % interval "
             f"{low:.3g} to {high:.3g}. The intercept of the table is their mean"
         )
+
+
+def far_answers(method: Newton, state: Tensors) -> Iterator[str]:
+    """Yield a line on how far from the mode v the older answers were made, √⟨d, Λ d⟩."""
+    precision, far = method.precision(state), list[str]()
+    for client, site in by_client(SITE, state).items():
+        if not site[POINT].equal(state[POINT]):
+            move = mode_of(state) - site[POINT]
+            far.append(f"{client} {float((move @ precision @ move).clamp_min(0).sqrt()):.2g}")
+    if far:
+        yield f"Older answers, and their distance from the mode in standard errors: {listed(far)}"
 
 
 def of_sums(method: SumsMethod, state: Tensors, contrasts: Contrasts) -> Factors:
@@ -365,8 +398,16 @@ def _unsettled(trained: Trained, factors: Factors, state: Tensors, anyway: bool)
         yield f"Rounds have not settled: {said}; {on} goes on"
     if trained.settings.start_from != "none":
         yield "Rows of earlier runs count as the modes of those runs saw them"
-    if silent := sorted(factors.sites.keys() - heard):
+    if silent := sorted((factors.sites.keys() | _seen(trained.rounds).keys()) - heard):
         yield f"Not heard in the last round: {listed(silent)}; their factors are older"
+
+
+def _absent(rounds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield lines on sites that never answered, and on replies that the last round refused."""
+    known = {name for line in rounds for key in (UNANSWERED, UNASKED) for name in line.get(key, [])}
+    if absent := sorted(known - _seen(rounds).keys()):
+        yield f"Never heard, so that their rows do not count: {listed(absent)}"
+    yield from (f"Refused in the last round: {why}" for why in rounds[-1].get(REFUSED, ()))
 
 
 def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]:

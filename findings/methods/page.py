@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from fedbary.report.results import ACCURACY, NLL, Metric
-from fedbary.study.table import read_table, with_methods
+from fedbary.study.arms import with_methods
+from fedbary.study.table import read_table
 from findings import maker
 from findings.published import PRINTED, published
 

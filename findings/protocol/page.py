@@ -19,7 +19,8 @@ from fedbary.report.results import (
     Metric,
     differences,
 )
-from fedbary.study.table import read_table, result_rows, with_methods
+from fedbary.study.arms import with_methods
+from fedbary.study.table import read_table, result_rows
 from findings import maker
 from findings.maker import EPISTEMIC, SEED
 from findings.published import PRINTED, published, table1

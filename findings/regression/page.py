@@ -16,7 +16,7 @@ import pandas as pd
 from fedbary.figures.document import bold, italic
 from fedbary.report.results import NLL
 from fedbary.scores.stats import corrected
-from fedbary.study.table import with_methods
+from fedbary.study.arms import with_methods
 from findings import maker
 from findings.maker import BLUE, GREEN, GREY, ORANGE, RED
 from findings.published import DATASETS, fedag_published

@@ -79,7 +79,7 @@ def fitted(held, prior_std=10.0):
         found[HESSIAN] = packed(torch.from_numpy(hessian))
         model, state = method.aggregate(Server(model, state), [Reply("all", 1, found)])
         if method.step_length(model, state) < CLOSE:
-            return of_newton(method, state, told), float(mode_of(state)[-1])
+            return of_newton(method, state, told, {}), float(mode_of(state)[-1])
     raise ArithmeticError("no mode in 40 rounds")
 
 

@@ -90,28 +90,35 @@ def test_masked_sums_of_some_sites_are_no_sums(tmp_path):
         masked(chosen(tmp_path, masked=True), tmp_path / "run", [], site=1)
 
 
-def test_the_sums_of_the_others_count_once_a_site_stays_away(tmp_path, caplog):
-    """From the third round on; the table has the fit of three sites, and says so."""
-    caplog.set_level(logging.WARNING)
+def test_a_lost_site_keeps_its_last_quadratic_and_rounds_end(tmp_path):
+    """Near the mode its answer is as good as a new one; the table says whose answer is old."""
 
     def leaving(message, context):
         said = int(message.content.config_records["config"]["server-round"])
-        if context.node_config["partition-id"] == 1 and said > 2:
+        if context.node_config["partition-id"] == 1 and said > 3:
             raise RuntimeError("this site is away")
         return client_app.train(message, context)
 
+    run_with(chosen(tmp_path), tmp_path / "whole")
+    run_with(chosen(tmp_path, rounds=20), tmp_path / "leaving", train=leaving)
+    (one, std), (other, others) = (table_of(tmp_path / name) for name in ("whole", "leaving"))
+    assert np.abs((other - one) / std).max() < 1e-3 and np.abs(others / std - 1).max() < 1e-2
+    found = fedbary.load(tmp_path / "leaving").coefficients()
+    assert found.title.startswith("Newton, 800 rows of 4 sites") and len(found.factors.sites) == 4
+    assert any("partition 1; their factors are older" in note for note in found.notes)
+    assert len(lines(tmp_path / "leaving")) < 10
+
+
+def test_a_site_that_never_answers_is_named_and_its_rows_do_not_count(tmp_path):
     def never(message, context):
         if context.node_config["partition-id"] == 1:
             raise RuntimeError("this site is away")
         return client_app.train(message, context)
 
-    for name, train in (("leaving", leaving), ("never", never)):
-        run_with(chosen(tmp_path, rounds=11), tmp_path / name, train=train)
-    assert any("3 of 4 sites are in the sums from now on" in line for line in caplog.messages)
-    (one, std), (other, others) = (table_of(tmp_path / name) for name in ("never", "leaving"))
-    assert np.abs((other - one) / std).max() < 1e-6 and np.abs(others / std - 1).max() < 1e-6
-    title = fedbary.load(tmp_path / "leaving").coefficients(anyway=True).title
-    assert title.startswith("Newton, 600 rows of 3 sites")
+    run_with(chosen(tmp_path), tmp_path / "run", train=never)
+    found = fedbary.load(tmp_path / "run").coefficients()
+    assert found.title.startswith("Newton, 600 rows of 3 sites")
+    assert any(note.startswith("Refused in the last round: partition 1 ") for note in found.notes)
 
 
 LIES = {
@@ -174,6 +181,50 @@ def test_a_run_that_was_cut_ends_with_the_same_bits(tmp_path):
     assert same(tensors(tmp_path / "whole"), tensors(tmp_path / "cut"))
     for one, other in zip(*(table_of(tmp_path / name) for name in ("whole", "cut")), strict=True):
         assert np.array_equal(one, other)
+
+
+def federated(folder, name, budget=1e9, **words):
+    """Run sites of their own tables; return the run's folder, and what the first has sent."""
+    rows = table()
+    nodes = [
+        {"name": f"{name} {k}", "data-path": written(folder / f"{k}.csv", rows[k::SITES])}
+        | {"state-path": str(folder / f"{name} {k}"), "budget": 1e9 if k else budget}
+        for k in range(SITES)
+    ]
+    settings = chosen(folder, **words)
+    run(InlineGrid(client_app.app, nodes, settings.model_dump()), settings, folder / name)
+    return folder / name, json.loads((folder / f"{name} 0" / "sent.json").read_bytes())["numbers"]
+
+
+@pytest.mark.parametrize("intercepts", ["common", "random"])
+def test_a_site_past_its_budget_keeps_its_last_quadratic(intercepts, tmp_path):
+    """It may answer three times, waits until the others are near, and the table is that of all."""
+    words = {"intercepts": intercepts, "rounds": 20}
+    whole, sent = federated(tmp_path, "whole", **words)
+    train = [line for line in lines(whole) if "clients" in line]
+    p = 4 + (intercepts == "random")
+    each = 1 + p + p * (p + 1) // 2 + 2
+    budget = (sent - (len(train) - 3) * each + 3) / (4 * ROWS / SITES)
+    partly, less = federated(tmp_path, "partly", budget, **words)
+    assert sent - less == (len(train) - 3) * each
+    (one, std), (other, others) = (table_of(run) for run in (whole, partly))
+    most = 1e-6 if intercepts == "common" else 1e-2
+    assert np.abs((other - one) / std).max() < most and np.abs(others / std - 1).max() < 30 * most
+    held = lines(partly)
+    assert held[-1]["unasked"] == ["partly 0"] and held[-1]["step"] < 1e-3 and len(held) < 20
+    notes = fedbary.load(partly).coefficients().notes
+    assert any(note.startswith("Not heard in the last round: partly 0") for note in notes)
+
+
+def test_the_table_of_sites_is_that_of_pvi(tmp_path):
+    tables = [
+        fedbary.load(federated(tmp_path, method, method=method)[0]).coefficients().table
+        for method in ("Newton", "PVI")
+    ]
+    one, other = (table.rename(columns=lambda c: c.split(" 2")[0]) for table in tables)
+    for column in ("estimate", "std", "p differ", "shift by prior"):
+        assert np.allclose(one[column], other[column], rtol=1e-4, atol=1e-6)
+    assert {"tau", "without Newton 0"} <= {*tables[0]}
 
 
 def test_what_a_site_answers_counts_in_its_budget(tmp_path):

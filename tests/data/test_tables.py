@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from refusals import refused
 
-from fedbary.data.tables import load
+from fedbary.data.tables import Choice, load
 from fedbary.errors import SettingError
 
 RNG = np.random.default_rng(0)
@@ -178,3 +179,17 @@ def test_npz_with_and_without_a_split(tmp_path):
 def test_broken_npz_is_refused_in_a_line(arrays, match, tmp_path):
     np.savez(tmp_path / "mine.npz", **arrays)
     refused(match, load, "mine.npz", tmp_path)
+
+
+@pytest.mark.parametrize("empty", [[0], [1, 4], [6, 7]])
+def test_a_table_without_its_rows_with_empty_cells_is_the_table_that_lacks_them(empty, tmp_path):
+    held = pd.DataFrame({"u": np.arange(8.0), "who": [*"aabbccdd"], "y": np.arange(8.0) ** 2})
+    held.loc[empty, "u"] = np.nan
+    held.to_csv(tmp_path / "whole.csv", index=False)
+    held.dropna().to_csv(tmp_path / "short.csv", index=False)
+    choice = Choice(missing="drop", group="who")
+    one, other = (
+        load(str(tmp_path / f"{n}.csv"), "", "y", choice=choice) for n in ("whole", "short")
+    )
+    for name in ("x", "y", "groups"):
+        assert torch.equal(getattr(one, name), getattr(other, name))

@@ -7,7 +7,7 @@ from every_method import task_words
 from fedbary.methods import METHODS
 from fedbary.runs.location import run_folder
 from fedbary.settings.config import resolve
-from fedbary.study.table import with_methods
+from fedbary.study.arms import with_methods
 
 
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - {"barycentre"}))

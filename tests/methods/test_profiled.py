@@ -10,6 +10,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from fedbary.aggregation.covariance import Full, packed, unpacked
@@ -153,8 +155,11 @@ def test_the_profiled_curvature_is_the_hessian_of_the_profiled_loss(family):
     assert all(nll._at(own + 0.01 * d, x @ weights.T, y) > near for d in (1, -1))
 
 
-def by_sums(parts, family, own_intercepts, dtype=torch.float32):
-    """Return the errors of Newton's method once it has settled, and how many rounds it took."""
+def by_sums(parts, family, own_intercepts, dtype=torch.float32, away=0):
+    """Return the errors of Newton's method once it has settled, and how many rounds it took.
+
+    With `away` another site of so many is silent in each round.
+    """
     exact, std = pooled(parts, family, own_intercepts)
     nll = FAMILIES[family].nll
     nll = Profiled(nll, STD) if own_intercepts else nll
@@ -166,7 +171,8 @@ def by_sums(parts, family, own_intercepts, dtype=torch.float32):
         replies = []
         for k, (x, y) in enumerate(parts):
             job = Local(model, x.to(dtype), y, nll, local_method("laplace"), Training(), 1.0)
-            replies.append(Reply(str(k), len(x), method.fit(job, tensors, {}).reply))
+            if not away or k != rounds % away:
+                replies.append(Reply(str(k), len(x), method.fit(job, tensors, {}).reply))
         tensors, state = method.aggregate(Server(tensors, state, clients=len(parts)), replies)
         rounds += 1
     now = torch.linalg.inv(method.precision(state)).diagonal().sqrt().numpy().reshape(std.shape)
@@ -181,6 +187,37 @@ def test_sums_end_at_the_pooled_mode_whatever_the_sites(family, own_intercepts):
         parts = sites(family, 1.5, broken=family != "poisson", seed=seed)
         error, rounds = by_sums(parts, family, own_intercepts, torch.float64)
         assert error < 1e-7 and rounds < 12
+
+
+@given(st.integers(0, 10**6), st.lists(st.sets(st.integers(0, 3), min_size=1), max_size=6))
+def test_silent_sites_change_nothing_where_likelihoods_are_quadratics(seed, rounds):
+    """Whoever answers when: the mode is that of all sites which have answered."""
+    draw = torch.Generator().manual_seed(seed)
+    root, centre = torch.randn(4, WIDTH, WIDTH + 1, generator=draw).double(), torch.randn(4, WIDTH)
+    bent, method = root @ root.mT, Newton(prior_std=STD)
+    tensors, state, heard = {"l.weight": torch.zeros(1, WIDTH).double()}, {}, set()
+    for who in rounds:
+        v, replies, heard = vector_of(tensors), [], heard | who
+        for k in sorted(who):
+            move = v - centre[k].double()
+            held = {VALUE: move @ bent[k] @ move[:, None] / 2, GRADIENT: bent[k] @ move}
+            replies.append(Reply(str(k), 1.0, {**held, HESSIAN: packed(bent[k])}))
+        tensors, state = method.aggregate(Server(tensors, state, clients=4), replies)
+        if state["step/part"] < 1:
+            return  # a longer way than one round's
+        precision = bent[[*heard]].sum(0) + torch.eye(WIDTH) / STD**2
+        slope = (bent[[*heard]] @ centre[[*heard], :, None].double()).sum(0)[:, 0]
+        torch.testing.assert_close(mode_of(state), torch.linalg.solve(precision, slope))
+        torch.testing.assert_close(method.precision(state), precision)
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_sites_that_come_and_go_do_not_keep_sums_from_the_pooled_mode(family):
+    """Each round a site of five is away, another each time."""
+    for seed in range(3):
+        parts = sites(family, 1.5, broken=family != "poisson", seed=seed)
+        error, rounds = by_sums(parts, family, False, torch.float64, away=len(parts))
+        assert error < 1e-4 and rounds < 20
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])

@@ -3,12 +3,14 @@
 import shutil
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from refusals import refused
 
 from fedbary import load
 from fedbary.commands.experiments import compare, report
 from fedbary.errors import SettingError
 from fedbary.figures.courses import courses
+from fedbary.figures.document import Document
 from fedbary.report import compared
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve
@@ -45,8 +47,8 @@ def test_what_differs_is_named_and_seeds_are_paired(runs, tmp_path, monkeypatch,
     known = 100 * table.groupby("run").tail(1)["accuracy"]
     accuracies = [row[header.index("Accuracy (%)")] for row in rows]
     assert accuracies == [f"{a:.4f}" for a in known] and all(a in said for a in accuracies)
-    made = {file.name for file in (tmp_path / "comparison").iterdir()}
-    assert made == {"comparison.md", "courses.png"}
+    made = {file.name for file in (tmp_path / "comparison").rglob("*.*")}
+    assert made == {"comparison.md", "comparison.html", "courses.png"}
     refused("--force", compare, folders)
 
 
@@ -114,25 +116,49 @@ def test_the_first_is_better_by_a_higher_accuracy_and_a_lower_nll(runs):
         assert better.startswith(f"{ahead} of 2")
 
 
-def test_arms_are_named_by_what_differs_within_a_method_and_are_as_many_as_settings(runs, tmp_path):
-    """Four arms of three methods; a name says no setting that other methods have and it lacks."""
-    extra = {
-        "pvi": {"method": "PVI"}, "power": {"rule": "RKLB", "kl_weight": 0.01},
-        "far": {"rule": "WB", "alpha": 10.0, "partition": "dirichlet"},
-    }  # fmt: skip
-    for name, words in extra.items():
-        run_inline(resolve({**QUICK, "seed": 0, **words}), tmp_path / name)
-    folders = [runs / "RKLB0", *(tmp_path / name for name in ("pvi", "power"))]
+def made(folder, **words):
+    run_inline(resolve({**QUICK, **words}), folder)
+    return folder
+
+
+def test_arms_are_named_by_what_differs_within_a_method(runs, tmp_path):
+    """A name says no setting that other methods have and it lacks, and none that it has alone."""
+    folders = [
+        runs / "RKLB0", made(tmp_path / "pvi", method="PVI", damping=0.5),
+        made(tmp_path / "weight", kl_weight=0.01),
+    ]  # fmt: skip
     table = compared.with_arms(compared.read_runs(folders))
     assert list(table["arm"].unique()) == ["RKLB, kl_weight=0.1", "PVI", "RKLB, kl_weight=0.01"]
-    table = compared.with_arms(compared.read_runs([*folders, tmp_path / "far"]))
-    arms = list(table["arm"].unique())
-    assert len(arms) == 4 and all("alpha=" in arm for arm in arms)
-    picture = courses(compared.rounds_of(table), compared.curves_of(table))
-    picture.canvas.draw()
+
+
+def test_arms_are_compared_within_a_condition_alone(runs, tmp_path):
+    """Two rules at two levels of skew: a pair and a picture for each level, none across."""
+    skewed = [
+        made(tmp_path / f"{rule}{seed}", rule=rule, seed=seed, alpha=10.0)
+        for rule in ("RKLB", "WB") for seed in (0, 1)
+    ]  # fmt: skip
+    table = compared.with_arms(compared.read_runs([*sorted(runs.iterdir()), *skewed]))
+    page = Document(tmp_path / "page", "Comparison")
+    compared.write(table, page)
+    text = "\n".join(page.section(""))
+    for alpha in ("0.5", "10"):
+        part = text.split(f"### Breast cancer, alpha={alpha}\n")[1].split("###")[0]
+        pairs = {line.split(" | ")[0] for line in part.splitlines() if " − " in line}
+        assert pairs == {"| RKLB − WB", "| pair"}
+    drawn = {file.name for file in (tmp_path / "page" / "figures").iterdir()}
+    assert drawn == {"courses-1.png", "courses-2.png"}
+
+
+@pytest.mark.parametrize("arms", [2, 4, 8])
+def test_a_picture_has_room_for_its_panels_whatever_its_legend(arms):
+    name = "RKLB, kl_weight=0.1, prior_std=0.25, weight_decay=0.0005, server_momentum=0.{}"
+    rounds = [[{"round": k, "nll": 1 / k, "accuracy": 0.5} for k in (1, 2)]]
+    curves = [("nll", 1.0, "NLL", "b"), ("accuracy", 100.0, "Accuracy (%)", "r")]
+    picture = courses({name.format(k): rounds for k in range(arms)}, curves)
+    FigureCanvasAgg(picture).draw()
     width, height = picture.get_size_inches() * picture.dpi
     panels = [axes.get_window_extent() for axes in picture.axes]
-    assert sum(panel.width * panel.height for panel in panels) > 0.5 * width * height
+    assert sum(panel.width * panel.height for panel in panels) > 0.4 * width * height
     legend = picture.legends[0].get_window_extent()
     assert 0 <= legend.x0 and legend.x1 <= width and 0 <= legend.y0
     assert all(legend.y1 <= panel.y0 for panel in panels)

@@ -131,13 +131,14 @@ def test_the_tidy_table_has_a_row_a_run_with_its_scores(two_conditions):
     assert tidy["run"].is_unique and set(tidy["run"]) == set(last.index)
     assert (tidy.set_index("run")["nll"] == last["nll"][tidy["run"]]).all()
     assert {"alpha", "seed", "damping", "accuracy", "bytes.up"} <= set(tidy)
+    assert set(tidy["arm"]) == set(ARMS) and (tidy.groupby("condition").size() == 12).all()
 
 
 def test_what_is_a_condition_does_not_depend_on_the_order_of_the_runs(two_conditions):
     table = read_table(two_conditions)
     shuffled = table.sample(frac=1, random_state=0)
     one, two = (
-        Results.of(each, two_conditions).last.set_index("run")[["condition", "arm", "name"]]
+        Results.of(each, two_conditions).last.set_index("run")[["condition", "arm"]]
         for each in (table, shuffled)
     )
     pd.testing.assert_frame_equal(one.sort_index(), two.sort_index())

@@ -7,7 +7,7 @@ import yaml
 from refusals import refused
 
 from fedbary.errors import SettingError
-from fedbary.study.grid import differing, read_experiment
+from fedbary.study.grid import read_experiment
 
 FINDINGS = Path(__file__).resolve().parents[2] / "findings"
 
@@ -90,19 +90,6 @@ def test_only_takes_a_parameter_of_a_method_and_methods_for_rules(tmp_path):
 def test_two_data_sets_of_one_name_are_refused(tmp_path):
     grid = {**GRID, "grid": [{"rule": "WB", "dataset": ["a/mine.npz", "/b/mine.npz", "digits"]}]}
     refused(r"mine\.npz.*different names", read, tmp_path, grid)
-
-
-def test_bookkeeping_tells_no_runs_apart():
-    one = {"dataset": "digits", "rule": "WB", "bayesian_layers": 3, "seed": 0, "lr": 0.1}
-    other = {**one, "seed": 1, "lr": 0.2}
-    assert differing([{**one, "output": "a"}, {**one, "output": "b"}, other]) == []
-    assert differing([one, {**one, "lr": 0.2}]) == ["lr"]
-
-
-def test_settings_that_some_runs_lack_tell_apart_those_that_have_them():
-    one = {"dataset": "digits", "rule": "PVI", "bayesian_layers": 3, "seed": 0}
-    assert differing([one, {**one, "damping": 0.1}]) == []
-    assert differing([one, {**one, "damping": 0.1}, {**one, "damping": 0.2}]) == ["damping"]
 
 
 def test_the_command_line_goes_over_the_file_and_can_take_a_part(tmp_path):

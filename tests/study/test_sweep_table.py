@@ -24,9 +24,13 @@ from fedbary.study.table import (
     write_table,
 )
 
+PARTS = {"dataset": "digits", "method": "barycentre", "rule": "WB"}
+
 
 def small_table(tmp_path, **changes):
-    table = pd.DataFrame({"format": FORMAT, "run": "a", "rounds": 1, "round": [0, 1], "nll": 0.5})
+    table = pd.DataFrame(
+        {**PARTS, "format": FORMAT, "run": "a", "rounds": 1, "round": [0, 1], "nll": 0.5}
+    )
     write_table(tmp_path, [table.assign(**changes)])
     return tmp_path / RUNS
 
@@ -67,14 +71,17 @@ def test_what_is_the_same_in_all_runs_is_written_once(tmp_path):
     """Two runs of other settings and scores, of which one has no label counts."""
     frames = []
     for run, key in (("a", "lr"), ("b", "mu")):
-        fixed = {"format": FORMAT, "run": run, key: 0.125, "rounds": 1, "commit": "c"}
+        fixed = {**PARTS, "format": FORMAT, "run": run, key: 0.125, "rounds": 1, "commit": "c"}
         measured = {"round": [0, 1], f"{key}_score": [0.5, 7], "skipped": [None, False]}
         frames.append(pd.DataFrame({**fixed, "versions.torch": 2, **measured}))
     frames[0]["label_counts"] = ["[[1, 2]]", None]
     write_table(tmp_path, frames)
     runs, common = ((tmp_path / name).read_text().splitlines() for name in (RUNS, COMMON))
     assert runs == ["run,lr,mu", "a,0.125,", "b,,0.125"]
-    assert common == ["run,format,lr,rounds,mu,commit,versions.torch", f",{FORMAT},,1,,c,2"]
+    names, values = ",".join(PARTS), ",".join(PARTS.values())
+    assert common == [
+        f"run,{names},format,lr,rounds,mu,commit,versions.torch", f",{values},{FORMAT},,1,,c,2"
+    ]  # fmt: skip
     table = read_table(tmp_path)
     assert table["lr_score"].tolist()[:2] == table["mu_score"].tolist()[2:] == [0.5, 7]
     write_table(tmp_path, [table])
@@ -83,7 +90,9 @@ def test_what_is_the_same_in_all_runs_is_written_once(tmp_path):
 
 def test_a_write_cut_off_before_what_is_common_leaves_a_whole_table(tmp_path):
     frames = [
-        pd.DataFrame({"format": FORMAT, "run": run, "lr": lr, "rounds": 1, "round": [0, 1]})
+        pd.DataFrame(
+            {**PARTS, "format": FORMAT, "run": run, "lr": lr, "rounds": 1, "round": [0, 1]}
+        )
         for run, lr in (("a", 0.5), ("b", 0.25))
     ]
     write_table(tmp_path, frames[:1])
@@ -98,7 +107,7 @@ def test_two_sweeps_of_a_folder_keep_each_others_runs(tmp_path):
     first, second = (SweepFolder.open(tmp_path, nothing) for _ in range(2))
     for results, name in ((first, "a"), (second, "b")):
         results.done[name] = pd.DataFrame(
-            {"format": FORMAT, "run": name, "rounds": 1, "round": [0, 1], "nll": 0.5}
+            {**PARTS, "format": FORMAT, "run": name, "rounds": 1, "round": [0, 1], "nll": 0.5}
         )
         results.write()
     assert set(read_table(tmp_path)["run"]) == {"a", "b"}

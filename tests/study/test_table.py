@@ -71,7 +71,8 @@ def test_a_table_is_read_from_a_path_given_as_text(whole, tmp_path):
 
 def test_a_table_with_many_columns_is_read_as_it_was(tmp_path):
     """Two hundred are the same in all runs: pandas warns of so many if they come one by one."""
-    same = {"format": FORMAT, **{f"setting {i}": i for i in range(200)}}
+    parts = {"dataset": "digits", "method": "PVI"}
+    same = {**parts, "format": FORMAT, **{f"setting {i}": i for i in range(200)}}
     rows = pd.DataFrame({"run": ["a", "b"], **same, "seed": [0, 1], "round": 0, "rounds": 0})
     write_table(tmp_path, [rows])
     assert read_table(tmp_path)[[*rows]].equals(rows)

@@ -13,7 +13,7 @@ from fedbary.runs.resume import require_ended
 from fedbary.server_app.engine.inline import run_inline
 from fedbary.settings.config import resolve, validated
 from fedbary.settings.explain import explained
-from fedbary.study.grid import differing
+from fedbary.study.arms import told_apart
 from fedbary.tasks import task_of
 
 TASK = {"task": "own_tasks:Grades"}
@@ -30,7 +30,7 @@ def test_its_settings_are_its_own_and_defaults_are_those_of_its_base_but_for_its
     assert isinstance(task_of(settings), Grades)
     assert "power=2.0  Power of the distance" in explained(TASK["task"])
     runs = [{**resolve({**TASK, "power": p}).model_dump(), "rule": "RKLB"} for p in (1, 2)]
-    assert differing(runs) == ["power"]
+    assert told_apart(runs) == 2 * [["power"]]
 
 
 @pytest.mark.parametrize(

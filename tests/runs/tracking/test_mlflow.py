@@ -1,9 +1,11 @@
 """A run ends in MLflow as it ended, and goes on there when it is resumed."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas
 import pytest
-from runs_of import SHORT
+from runs_of import SHORT, lines
 
 from fedbary import client_app, load
 from fedbary.runs.tracking import note_killed
@@ -20,10 +22,12 @@ QUICK = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def local(monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+@pytest.fixture(autouse=True, scope="module")
+def local():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+        yield
 
 
 def kept(folder):
@@ -82,20 +86,37 @@ def test_where_the_store_has_lost_the_run_another_begins(tmp_path):
     assert sorted(made.info.status for made in runs) == ["FINISHED", "KILLED"]
 
 
-def test_its_model_predicts_rows_by_their_columns_without_fedbary(tmp_path):
-    """Some 10 seconds."""
-    words = {"engine": "inline", "task": "tables", "clients": 2, "rounds": 1, "samples": 3}
-    words |= {"pictures": False, "tracker": "mlflow", "partition": "iid"}
-    run_inline(resolve(words), tmp_path / "run")
-    made, _ = kept(tmp_path / "run")
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory, local):
+    """The folder of a run that has logged its model: some 10 seconds."""
+    words = {"engine": "inline", "task": "tables", "clients": 2, "rounds": 2, "samples": 3}
+    folder = tmp_path_factory.mktemp("ended") / "run"
+    run_inline(resolve({**words, "tracker": "mlflow", "partition": "iid"}), folder)
+    return folder
+
+
+def test_it_reads_numbers_settings_and_artefacts(ended):
+    made, rounds = kept(ended)
+    assert (made.info.run_name, made.info.status) == ("run", "FINISHED")
+    assert made.data.params["rule"] == "RKLB"
+    client = mlflow.MlflowClient((ended.parent / "mlruns").as_uri())
+    history = client.get_metric_history(made.info.run_id, "nll")
+    told = {metric.step: pytest.approx(metric.value) for metric in history}
+    assert told == {line["round"]: line["nll"] for line in lines(ended)} and len(rounds) == 3
+    stored = {Path(file.path).name for file in client.list_artifacts(made.info.run_id)}
+    pictures = {file.name for file in ended.glob("*.png")}
+    assert stored == {"posterior.safetensors", "model", *pictures} and pictures
+
+
+def test_its_model_predicts_rows_by_their_columns_without_fedbary(ended):
+    made, _ = kept(ended)
     model = mlflow.pyfunc.load_model(f"{made.info.artifact_uri}/model")
-    trained = load(tmp_path / "run")
+    trained = load(ended)
     x = trained.task.evaluation_examples().x[:5].numpy()
     rows = pandas.DataFrame(x, columns=trained.signature.features)
     found = model.predict(rows[rows.columns[::-1]])
     expected = trained.predict(rows).probs
     probs = found[[f"p({name})" for name in trained.signature.classes]]
     np.testing.assert_allclose(probs, expected, rtol=1e-4)
-    assert made.info.status == "FINISHED"
     with pytest.raises(mlflow.MlflowException, match="missing inputs"):
         model.predict(rows.iloc[:, 1:])

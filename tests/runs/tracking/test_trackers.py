@@ -50,23 +50,6 @@ def test_tensorboard_reads_numbers_pictures_settings_and_the_posterior(tmp_path)
     assert "bayesian_layers: 1" in text
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_mlflow_reads_numbers_settings_and_artefacts(tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
-    lines = run("mlflow", tmp_path / "run")
-    client = mlflow.MlflowClient((tmp_path / "mlruns").as_uri())
-    (made,) = client.search_runs([client.get_experiment_by_name("fedbary").experiment_id])
-    assert (made.info.run_name, made.info.status) == ("run", "FINISHED")
-    assert made.data.params["rule"] == "RKLB"
-    history = sorted(client.get_metric_history(made.info.run_id, "nll"), key=lambda m: m.step)
-    assert [m.value for m in history] == pytest.approx([line["nll"] for line in lines])
-    stored = {Path(file.path).name for file in client.list_artifacts(made.info.run_id)}
-    pictures = {f"{name}.png" for name in pictures_of(tmp_path / "run")}
-    assert stored == {"posterior.safetensors", "model", *pictures}
-
-
 def wandb_records(file: Path) -> Iterator[tuple[str, Any]]:
     """Yield the records of a .wandb file by their kinds.
 
