@@ -49,6 +49,8 @@ class Contrasts:
         Degrees of freedom of the intervals' t; infinite for a normal.
     notes : tuple of str
         Lines that stand above the table.
+    of_sites : tuple of str
+        Terms that are the same in all rows of a site, whose intercept is drawn.
     """
 
     terms: tuple[str, ...]
@@ -62,6 +64,7 @@ class Contrasts:
     events: Tensor
     degrees: float = math.inf
     notes: tuple[str, ...] = ()
+    of_sites: tuple[str, ...] = ()
 
     @property
     def matrix(self) -> Tensor:

@@ -585,14 +585,16 @@ class Glm(Rows):
         mean, std = (torch.tensor(end).double() for end in zip(*ends, (0.0, 1.0), strict=True))
         by = Standardiser(torch.cat([scale.mean, mean]), torch.cat([scale.std, std]))
         sites = yield from _sums.ask_moments_of_sites(by, sums.count, also)
+        rows, products = sum(count for count, _ in sites), _within(sites)
+        inside = products[:width, :width].diagonal()
         if self.own.intercepts != "site":
             counts, moments = zip(*sites, strict=True)
             sites = [(sum(counts), functools.reduce(operator.add, moments))]
-        rows = sum(count for count, _ in sites)
-        within = [m[:-1, :-1] - m[:-1, -1:] @ m[-1:, :-1] / count for count, m in sites]
-        products = functools.reduce(operator.add, within) / rows
+            products = _within(sites)
         turn, alive = self._turn(design, products[:width, :width], scale.std)
         found = {"centre": scale.mean, "turn": turn.flatten()}
+        if self.own.intercepts == "random":
+            found["of_sites"] = (inside <= RANK).double()
         if numbers:
             turned = turn * scale.std.where(alive, 0)  # of standardised columns
             fitted = turned @ products[:width, -1].where(alive, 0)
@@ -732,6 +734,8 @@ class Glm(Rows):
             outputs = outputs * facts["std"][-1]
             if self.has_bias:
                 offset[0, -1] = facts["mean"][-1]
+        alike = facts.get("of_sites", torch.zeros(len(alive)))
+        of_sites = [design.names[k] for k in kept if alike[k]]
         shares = torch.cat([facts["centre"][alive], torch.ones(len(terms) - len(kept))])
         of_levels = are_levels(units)
         return Contrasts(
@@ -746,6 +750,7 @@ class Glm(Rows):
             events[:, None].where(~of_levels, torch.nan),
             float(facts["degrees"][0]) if "degrees" in facts else math.inf,
             self._equal(facts),
+            (*of_sites, INTERCEPT) if self.own.intercepts == "random" else (),
         )
 
     def _counted(self, facts: Facts) -> tuple[float, Tensor]:
@@ -859,6 +864,15 @@ class Glm(Rows):
             law = torch.distributions.Poisson(mean)  # type: ignore[assignment]
         rmse = (y - mean).square().mean().sqrt()
         return {"nll": -float(law.log_prob(y).mean()), "rmse": float(rmse)}
+
+
+def _within(sites: Sequence[tuple[int, Tensor]]) -> Tensor:
+    """Return the mean over rows of products of columns less their sites' means.
+
+    A site is its number of rows and Σ z zᵀ, whose last column is 1.
+    """
+    within = [m[:-1, :-1] - m[:-1, -1:] @ m[-1:, :-1] / count for count, m in sites]
+    return functools.reduce(operator.add, within) / sum(count for count, _ in sites)
 
 
 def _step(told: Mapping[str, Any]) -> float:

@@ -128,8 +128,8 @@ class Factors:
         λ; 0 for a flat prior.
     sites : mapping of str to Site
         Each site's factor by its name; empty where the run holds no more than their sum.
-    degrees : float
-        Degrees of freedom of the intervals' t; infinite for a normal.
+    degrees : float or ndarray
+        Degrees of freedom of the intervals' t, (p,) or of all; infinite for a normal.
     summed : ndarray or None
         Σ P_k where the run holds no site's own.
     sandwich : Sandwich or None
@@ -143,7 +143,7 @@ class Factors:
     mode: np.ndarray
     prior_precision: float
     sites: Mapping[str, Site]
-    degrees: float = np.inf
+    degrees: float | np.ndarray = np.inf
     summed: np.ndarray | None = None
     sandwich: Sandwich | None = None
     unshared: frozenset[str] = frozenset()
@@ -236,7 +236,7 @@ class Factors:
         """
         found = np.array([self.own(name) for name in self.sites]).reshape(-1, 2, len(self.mode))
         levels = are_levels(self.contrasts.units * len(self.contrasts.outcomes)).numpy()
-        if not len(found) or np.isfinite(self.degrees):
+        if not len(found) or np.all(np.isfinite(self.degrees)):
             return found
         steps = np.full_like(found, np.nan)
         for number, site in enumerate(self.sites.values()):
@@ -279,7 +279,7 @@ class Factors:
         δ/√h is the root mean square move of predictors. Without a common intercept 1 is a column
         of the layer, whose variance is one. Sums have no error.
         """
-        if np.isfinite(self.degrees):
+        if np.all(np.isfinite(self.degrees)):
             return 0.0
         outcomes, units = len(self.contrasts.outcomes), np.array(self.contrasts.units)
         ones = np.where(units == "", 1.0, 0.0)[:, None]

@@ -91,7 +91,7 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
     notes += trained.task.said_last(trained.told, trained.facts)
     if isinstance(method, SumsMethod):
         factors = of_sums(method, state, contrasts)
-        words = f"least squares, t with {factors.degrees:.0f} degrees of freedom"
+        words = f"least squares, t with {float(factors.degrees):.0f} degrees of freedom"
         if factors.contrasts.link != contrasts.link:
             notes.append(
                 "Estimates are differences of probabilities. The intervals take one variance for "
@@ -107,6 +107,9 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
             notes += spread_of_intercepts(method, state, level)
             notes += [] if factors.sites else [SUMS_ALONE]
             notes += far_answers(method, state)
+            if alike := contrasts.of_sites:
+                left = np.min(factors.degrees)
+                words += f"; t with {left:.0f} degrees of freedom: {listed(alike)}"
         else:
             factors = of_laplace(method, model, state, contrasts, seen)
         notes += _unsettled(trained, factors, state, anyway)
@@ -171,7 +174,11 @@ def of_newton(
     """Return the factors of Newton's sites, or of their sums; the mode is a step further.
 
     The standard deviation of random intercepts is integrated over, as a normal in its logarithm.
+    Terms that are the same in all rows of a site have t with K − q degrees of freedom, of K sites
+    and q such terms, the intercept among them; others vary within sites, and have a normal.
     `seen` are the rows of each site by its name.
+
+    References: Schluchter and Elashoff 1990; Li and Redden 2015, for few sites of two classes.
     """
     q, turn = basis(contrasts)
     layer, precision, prior = len(q), method.precision(state).numpy(), method.prior_std**-2
@@ -179,15 +186,19 @@ def of_newton(
     marginal = precision[:layer, :layer] - across @ np.linalg.solve(corner, across.T)
     summed = q.T @ marginal @ q - prior * np.eye(layer)
     mode = q.T @ mode_of(state).numpy()[:layer]
+    degrees: float | np.ndarray = contrasts.degrees
+    if alike := contrasts.of_sites:
+        left = max(1, len(seen) - len(alike))
+        degrees = np.where(np.isin(contrasts.terms, alike), left, degrees)
     if method.masked or int(state[STDS]):
-        return Factors(contrasts, turn, mode, prior, {}, contrasts.degrees, summed)
+        return Factors(contrasts, turn, mode, prior, {}, degrees, summed)
     sites: dict[str, Site] = {}
     for client, held in by_client(SITE, state).items():
         moved = seen_from(held, mode_of(state))
         bent = unpacked(moved[HESSIAN], layer).numpy()
         slope = q.T @ moved[GRADIENT].numpy()
         sites[client] = Site(seen.get(client, np.nan), q.T @ bent @ q, slope)
-    return Factors(contrasts, turn, mode, prior, sites, contrasts.degrees)
+    return Factors(contrasts, turn, mode, prior, sites, degrees)
 
 
 def with_sandwich(
@@ -218,7 +229,8 @@ def with_sandwich(
         allowed = f"more than {rows - left:.0f} rows, and two clusters"
         raise SettingError("errors", f"{how}, and {rows:.0f} rows in {clusters:.0f}", allowed)
     if by_rows:
-        scale, degrees, words = rows / left, factors.degrees, "robust standard errors (HC1)"
+        degrees = factors.contrasts.degrees
+        scale, words = rows / left, "robust standard errors (HC1)"
     else:
         scale, degrees = clusters / (clusters - 1) * (rows - 1) / left, clusters - 1
         called = "sites, too small where these are few" if how == "site" else "groups"

@@ -4,8 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
+from scipy import stats
 
 from findings import maker
+from findings.statistics.coverage import LEVEL, SLOPES, SLOPES_ALONE
+from findings.statistics.mixed import ABOUT
 
 FAMILIES = {"binomial": "logistic", "poisson": "Poisson", "multinomial": "7 classes", "cox": "Cox"}
 RATES = {
@@ -15,6 +18,8 @@ RATES = {
     "warned": "a line warns",
     "taken": "the interval to take",
 }
+MIXED = ["median of τ found", *(f"slope of {slope:g}" for slope in SLOPES)]
+MIXED += ["intercept, by a normal", "intercept, by t"]
 
 
 def tables(results: Path) -> Iterator[str]:
@@ -41,6 +46,10 @@ def tables(results: Path) -> Iterator[str]:
         for _, row in kinds.iterrows()
     }
     yield maker.cells(("sites", "coefficients"), [*RATES.values()], rates)
+    mixed = pd.read_csv(results / "mixed.csv.xz")
+    yield maker.cells(
+        ("sites' intercepts",), MIXED, dict(map(_mixed, maker.by(mixed, "tau").items()))
+    )
     ways = pd.read_json(results / "missing.jsonl", lines=True)
     yield maker.cells(
         ("missing cells",),
@@ -60,6 +69,17 @@ def tables(results: Path) -> Iterator[str]:
         ]  # fmt: skip
     heads = ["rounds", "same bits", "one process, s", "servers, s", "each round, s"]
     yield maker.cells(("three servers",), [*heads, "up, KB a site", "down, KB a site"], found)
+
+
+def _mixed(group: tuple[float, pd.DataFrame]) -> tuple[str, list[str]]:
+    """Return the name and the cells of the mixed model's row of a true τ."""
+    tau, rows = group
+    name = f"drawn, τ = {tau:g}" if tau else "alike, τ = 0"
+    truth = dict(zip(SLOPES_ALONE.terms, SLOPES, strict=True)) | {"intercept": LEVEL}
+    z = {term: ((rows[term] - at) / rows[f"{term} std"]).abs() for term, at in truth.items()}
+    normal, of_sites = stats.norm.ppf(0.975), stats.t(ABOUT[0] - 1).ppf(0.975)
+    held = [each < normal for each in z.values()] + [z["intercept"] < of_sites]
+    return name, [f"{rows['found tau'].median():.2f}", *(f"{100 * h.mean():.1f} %" for h in held)]
 
 
 def facts(results: Path) -> Iterator[float]:

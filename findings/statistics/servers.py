@@ -1,7 +1,8 @@
-"""Three tables on three real servers and in one process: python -m findings.statistics.servers.
+"""Six tables on three real servers and in one process: python -m findings.statistics.servers.
 
-Starts a SuperLink and three SuperNodes with TLS and keys on this machine, for each table. Needs
-statsmodels, whose wheel holds the tables. Rows that are in servers.jsonl already stay.
+Starts a SuperLink and three SuperNodes with TLS and keys on this machine, for each table. A site of
+lung has the rows of a third of the institutions. Needs statsmodels and lifelines, whose wheels hold
+the tables. Rows that are in servers.jsonl already stay.
 """
 
 import json
@@ -19,7 +20,7 @@ from fedbary.runs.location import read_rounds
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
-from findings.statistics.measure import OPEN, tables
+from findings.statistics.measure import OPEN, tables, words_of
 
 FILE, SITES, SEED = Path(__file__).with_name("servers.jsonl"), 3, 0
 
@@ -31,16 +32,14 @@ def held(folder):
     return {**checkpoint.arrays, **state}
 
 
-def measure(name, family, table):
-    """Return the figures of a table's two runs."""
+def measure(name, table, site, words):
+    """Return the figures of the two runs of a table, whose rows' sites are 0, 1 and 2."""
     with TemporaryDirectory() as place:
         folder, nodes = Path(place), []
-        site = np.random.default_rng(SEED).permutation(len(table)) % SITES
         table.to_csv(folder / "all.csv", index=False)
         for k in range(SITES):
             table[site == k].to_csv(folder / f"{k}.csv", index=False)
             nodes.append({"data-path": f"{folder}/{k}.csv", "name": f"site {k}", **OPEN})
-        words = {"task": "glm", "family": family, "target": "y", "intercepts": "common"}
         words |= {"dataset": f"{folder}/all.csv", "clients": SITES, "prior_std": 1000.0}
         words |= {"min_replies": SITES, "device": "cpu", "pictures": False}
         chosen = resolve({**words, "output": f"{folder}/servers"})
@@ -68,9 +67,12 @@ def measure(name, family, table):
 def main():
     """Measure what is not in the file yet."""
     known = [json.loads(line)["data"] for line in FILE.open()] if FILE.exists() else []
-    for name, family, table, *_ in tables():
-        if family != "cox" and name not in known:
-            line = json.dumps(measure(name, family, table))
+    for name, family, table, column, sites in tables():
+        if name not in known:
+            site = np.random.default_rng(SEED).permutation(len(table)) % SITES
+            if not sites:
+                site = table.pop(column).to_numpy(int) % SITES
+            line = json.dumps(measure(name, table, site, words_of(family)))
             with FILE.open("a") as file:
                 file.write(line + "\n")
 

@@ -1,9 +1,11 @@
 """`intercepts=random`: the mixed model of all rows, whose sites draw their intercepts."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from runs_of import INLINE
+from scipy import stats
 from scipy.optimize import minimize
 from torch.nn.functional import softplus
 
@@ -13,6 +15,7 @@ from fedbary.errors import SettingError
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
+from findings.statistics import mixed
 
 SITES, ROWS = 6, 50
 GRID = torch.linspace(-12, 12, 1201, dtype=torch.float64)
@@ -55,18 +58,20 @@ def mixed_model(x, y, log_likelihood, scale):
 def test_the_table_is_that_of_the_mixed_model_of_all_rows(family, log_likelihood, tmp_path):
     draw = np.random.default_rng(5)
     x = draw.normal(size=(SITES * ROWS, 2)) @ [[1, 0.5], [0, 1]]
-    outputs = x @ [0.7, -0.4] - 0.3 + draw.normal(size=SITES).repeat(ROWS)
+    x = np.c_[x, draw.normal(size=SITES).repeat(ROWS)]  # the last is the same at a site
+    outputs = x @ [0.7, -0.4, 0.2] - 0.3 + draw.normal(size=SITES).repeat(ROWS)
     binary, counts = draw.random(len(x)) < 1 / (1 + np.exp(-outputs)), draw.poisson(np.exp(outputs))
     y = counts if family == "poisson" else binary.astype(int)
-    nodes = []
-    for site in range(SITES):
-        own = slice(site * ROWS, (site + 1) * ROWS)
-        lines = [f"{a!r},{b!r},{c}" for (a, b), c in zip(x[own].tolist(), y[own], strict=True)]
-        (tmp_path / f"{site}.csv").write_text("u,v,out\n" + "\n".join(lines) + "\n")
+    table = pd.DataFrame(x, columns=["u", "v", "kind"]).assign(out=y)
+    table.to_csv(tmp_path / "all.csv", index=False)
+    parts, nodes = np.split(np.arange(len(x)), SITES), []
+    for site, own in enumerate(parts):
+        table.iloc[own].to_csv(tmp_path / f"{site}.csv", index=False)
         node = {"name": f"site {site}", "data-path": str(tmp_path / f"{site}.csv"), "budget": 0}
-        nodes.append({**node, "state-path": str(tmp_path / f"state {site}")})
-    words = {"task": "glm", "target": "out", "dataset": nodes[0]["data-path"], "family": family}
+        nodes.append({**node, "min-cell": 0, "state-path": str(tmp_path / f"state {site}")})
+    words = {"task": "glm", "target": "out", "dataset": f"{tmp_path}/all.csv"}
     words |= {"method": "Newton", "intercepts": "random", "clients": SITES, "prior_std": 1e4}
+    words |= {"family": family}
     settings = resolve({**INLINE, **words, "rounds": 20})
     run(InlineGrid(client_app.app, nodes, settings.model_dump()), settings, tmp_path / "run")
 
@@ -75,8 +80,17 @@ def test_the_table_is_that_of_the_mixed_model_of_all_rows(family, log_likelihood
     error = (found.table["estimate"].to_numpy() - point[:-1]) / stds[:-1]
     assert np.abs(error).max() < 1e-4
     assert np.abs(found.table["std"].to_numpy() / stds[:-1] - 1).max() < 1e-4
+    half = (found.table["upper 95 %"] - found.table["estimate"]) / found.table["std"]
+    normal, of_sites = stats.norm.ppf(0.975), stats.t(SITES - 2).ppf(0.975)
+    np.testing.assert_allclose(half, [normal, normal, of_sites, of_sites])
+    assert found.title.endswith("t with 4 degrees of freedom: kind, intercept")
     line = next(note for note in found.notes if note.startswith("Sites' intercepts"))
     assert f"standard deviation {np.exp(point[-1]):.3g}" in line
+    if family == "binomial":
+        held, log = mixed.fitted([(np.c_[x[own], np.ones(ROWS)], y[own]) for own in parts], 1e4)
+        np.testing.assert_allclose(held.estimates, found.table["estimate"], atol=1e-4 * stds.min())
+        np.testing.assert_allclose(held.stds, found.table["std"], rtol=1e-4)
+        assert abs(log - point[-1]) < 1e-4 * stds[-1]
 
 
 @pytest.mark.parametrize(
