@@ -58,7 +58,10 @@ def forest(names: Sequence[str], outcomes: Mapping[str, Forest], label: str, rat
         sizes = np.nan_to_num((np.nanmin(stds, 0, initial=np.inf) / stds) ** 2)
         axes.axvline(shown(0.0), color=GREY, linewidth=0.8)
         for site, size in zip(own, sizes, strict=True):
-            axes.scatter(shown(site), places + 0.25, 2 + 20 * size, GREY, alpha=0.7, linewidths=0)
+            axes.scatter(
+                shown(site), places + 0.25, 2 + 20 * size, GREY,
+                alpha=0.7, linewidths=0, clip_on=False,
+            )  # fmt: skip
         axes.hlines(places, *shown(held.ends), color=BLUE, linewidth=2)
         axes.plot(shown(held.estimates), places, "s", color=BLUE, markersize=4)
         axes.hlines(places - 0.25, *shown(held.random), color=ORANGE, linewidth=2)
@@ -73,13 +76,18 @@ def forest(names: Sequence[str], outcomes: Mapping[str, Forest], label: str, rat
         open_frame(axes)
     for axes in panels[len(outcomes) :]:
         axes.set_visible(False)
+    looks = [
+        ("s-", BLUE, "all sites", True),
+        ("-", ORANGE, "where sites differ: Hartung-Knapp",
+         any(np.isfinite(held.random).any() for held in outcomes.values())),
+        ("o", GREY, "each site alone, larger where surer",
+         any(np.isfinite(held.sites).any() for held in outcomes.values())),
+    ]  # fmt: skip
     figure.legend(
         handles=[
-            panels[0].plot([], [], "s-", color=BLUE, label="all sites")[0],
-            panels[0].plot([], [], "-", color=ORANGE, label="where sites differ: Hartung-Knapp")[0],
-            panels[0].plot(
-                [], [], "o", color=GREY, markersize=3, label="each site alone, larger where surer"
-            )[0],
+            panels[0].plot([], [], look, color=color, markersize=4, label=name)[0]
+            for look, color, name, is_drawn in looks
+            if is_drawn
         ],
         loc="outside lower center",
         ncols=3 if wide > 1 else 1,

@@ -80,7 +80,7 @@ def confusion(counts: np.ndarray, classes: Sequence[str]) -> Figure:
     """Draw how rows of each true class (first axis) are predicted, in per cent of the class."""
     of_class = counts.sum(1, keepdims=True)
     shares = 100 * counts / np.maximum(of_class, 1)
-    names = [name[:16] for name in classes]
+    names = [name if len(name) <= 16 else f"{name[:15]}…" for name in classes]
     side = max(SIDE, 1.6 + 0.36 * min(len(names), 40))
     figure = sheet(side + 0.4, side)
     axes = figure.subplots()

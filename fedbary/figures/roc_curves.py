@@ -11,6 +11,9 @@ from fedbary.scores.metrics import Roc
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST = 10
+"""The most curves that one picture can show."""
+
 
 def roc_curves(curves: Mapping[str, Roc], specificity: float, title: str) -> Figure:
     """Draw sensitivity against 1 − specificity, a curve for each positive class.
@@ -38,7 +41,7 @@ def roc_curves(curves: Mapping[str, Roc], specificity: float, title: str) -> Fig
     axes.set(xlim=(-1, 101), ylim=(-1, 101), aspect="equal")
     axes.set(xlabel="1 − specificity (%)", ylabel="Sensitivity (%)")
     axes.set_title(title, size=11, parse_math=False)
-    if 0 < len(drawn) <= 10:
+    if drawn:
         axes.legend(loc="lower right", fontsize=7)
     axes.grid(alpha=0.3)
     open_frame(axes)

@@ -63,6 +63,11 @@ def curves_of(table: pd.DataFrame) -> tuple[Curve, ...]:
     return task_class(str(table["task"].iloc[0])).curves
 
 
+def metrics_of(table: pd.DataFrame) -> list[Metric]:
+    """Return the same as columns of tables."""
+    return [Metric(key, label, scale) for key, scale, label, _ in curves_of(table)]
+
+
 def with_arms(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table with the columns `condition` and `arm` of `fedbary.study.arms.with_arms`."""
     last = arms.with_arms(result_rows(table)).set_index("run")
@@ -94,10 +99,10 @@ def pairs_of(table: pd.DataFrame) -> HeadedRows:
     `table` is a result of `with_arms`, see `pairs_table`. Two arms need two seeds in common.
     """
     last = result_rows(table)
-    metrics = [Metric(key, label, scale) for key, scale, label, _ in curves_of(table)]
     pairs = list(itertools.combinations(last["arm"].unique(), 2))
     repeats = [name for name in arms.REPEATS if name in last]
-    return pairs_table(differences(last.assign(side=last["arm"]), pairs, metrics, repeats, 2))
+    rows = last.assign(side=last["arm"])
+    return pairs_table(differences(rows, pairs, metrics_of(table), repeats, 2))
 
 
 def write(table: pd.DataFrame, document: Document) -> None:
@@ -111,14 +116,24 @@ def write(table: pd.DataFrame, document: Document) -> None:
         of_several = len(conditions) > 1
         if of_several:
             document.heading(str(condition), 3)
-        header, body = pairs_of(rows)
-        if body:
-            document.table(header, body)
+        for header, body in (arms_of(rows), pairs_of(rows)):
+            if len(rows["arm"].unique()) < rows["run"].nunique() and body:
+                document.table(header, body)
         name = f"courses-{number}" if of_several else "courses"
         document.figures(
             [(name, courses(rounds_of(rows), curves_of(rows)))],
             "Scores after each round: an arm's mean, and each of several runs as a thin line.",
         )
+
+
+def arms_of(table: pd.DataFrame) -> HeadedRows:
+    """Return a row an arm of a condition: its runs, and the mean of each score."""
+    metrics, last = metrics_of(table), result_rows(table)
+    rows = [
+        [str(arm), str(len(runs)), *(metric.show(runs[metric.column]) for metric in metrics)]
+        for arm, runs in last.groupby("arm", sort=False)
+    ]
+    return ["arm", "runs", *(metric.label for metric in metrics)], rows
 
 
 def rounds_of(table: pd.DataFrame) -> dict[str, list[list[dict[Any, Any]]]]:

@@ -122,7 +122,10 @@ def export_run(
     if isinstance(trained.task, Glm):
         _write_coefficients(trained, place)
     document = report_of(trained, goals)
-    if chosen := _thresholds(trained, document, level, site):
+    chosen, others = _thresholds(trained, document, level, site), _of_others(trained, samples)
+    if others:
+        chosen.pop("conformal", None)
+    if chosen:
         _write_json(place / THRESHOLDS, chosen)
     described = schema_of(trained)
     _write_json(place / SCHEMA, described)
@@ -131,7 +134,8 @@ def export_run(
             shutil.copyfile(trained.folder / name, place / name)
     start = _start(trained, described)
     (place / CARD).write_text(card_of(trained, document, start), encoding="utf-8")
-    lines = [f"| `{name}` | {what} |" for name, what in FILES.items() if (place / name).exists()]
+    told = {**FILES, MODEL: FILES[MODEL] + others}
+    lines = [f"| `{name}` | {what} |" for name, what in told.items() if (place / name).exists()]
     text = _README.format(
         name=trained.folder.resolve().name, files="\n".join(lines), start=start, file=POSTERIOR
     )
@@ -165,6 +169,14 @@ def _start(trained: Trained, described: dict[str, Any]) -> str:
     shape = ", ".join(map(str, wanted["shape"][1:]))
     dtype = wanted["dtype"] + (" or bytes" if len(wanted["shape"]) == 4 else "")
     return ARRAY.format(shape=shape, dtype=dtype)
+
+
+def _of_others(trained: Trained, samples: int | None) -> str:
+    """Return that the scores are of other networks than the graph's; "" if they are of these."""
+    held = trained.settings.samples
+    if samples in (None, held):
+        return ""
+    return f". It has {samples or 'no'} draws, and the scores of `{CARD}` are of {held}"
 
 
 def _thresholds(

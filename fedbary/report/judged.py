@@ -111,12 +111,15 @@ def percent(hits: int, count: int, known: bool = True) -> str:
 
 
 def shown(metric: Metric, found: Judged) -> str:
-    """Return a score with its interval."""
+    """Return a score with its interval; of a number above 100 five digits."""
     value, low, high = (metric.scale * number for number in found)
     if math.isnan(value):
         return "–"
-    ends = "" if math.isnan(low) else f" [{low:.{metric.decimals}f}, {high:.{metric.decimals}f}]"
-    return f"{value:.{metric.decimals}f}{ends}"
+    places = metric.decimals
+    if metric.scale == 1 and math.isfinite(value):
+        places = max(0, min(places, 4 - len(f"{abs(value):.0f}")))
+    ends = "" if math.isnan(low) else f" [{low:.{places}f}, {high:.{places}f}]"
+    return f"{value:.{places}f}{ends}"
 
 
 def add_scores(
@@ -428,9 +431,12 @@ def _add_classes(
     answer = prediction.probs.argmax(1)
     np.add.at(counts, (y.cpu().numpy(), answer.cpu().numpy()), 1)
     document.heading("Classes and calibration")
-    both = [("confusion", pictures.confusion(counts, classes)), *drawn.items()]
+    wide = [("confusion", pictures.confusion(counts, classes))]
+    if len(classes) > pictures.MOST_CELLS:
+        document.figures(wide, "Predictions by true class.")
+        wide = []
     document.figures(
-        both,
+        [*wide, *drawn.items()],
         "Confusion: predictions by true class. Reliability: accuracy, by confidence.",
     )
     body = [

@@ -171,10 +171,11 @@ def _add_introduction(results: Results, document: Document) -> None:
     scored = last.get("evaluate_on", pd.Series("test", last.index)).map(names)
     scored = scored.mask(last["dataset"] == NO_DATA, "what clients hold out")
     document.text(
-        """{runs} runs of {clients} clients. All numbers are of the global model {after}, on
-        {where}, as mean ± standard deviation over {repeats}.""",
+        """{runs} runs of {clients} clients, {rounds} rounds. All numbers are of the global model
+        {after}, on {where}, as mean ± standard deviation over {repeats}.""",
         runs=len(last),
         clients=" or ".join(map(str, sorted(last["clients"].unique()))),
+        rounds=" or ".join(map(str, sorted(last["rounds"].unique()))),
         after=" or ".join(after),
         where=" or ".join(scored.unique()),
         repeats=results.repeats,
@@ -292,7 +293,7 @@ def _add_differences(
     document.text(
         "Decided in {score} (corrected p < {decided}): {sure}.",
         score=metrics[0].label, decided=DECIDED,
-        sure=", ".join(
+        sure="; ".join(
             f"{row.first} is {'below' if row.mean < 0 else 'above'} {row.second}" for row in sure
         ) or "no pair",
     )  # fmt: skip

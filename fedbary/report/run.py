@@ -149,8 +149,8 @@ def _add_coefficients(document: Document, trained: Trained) -> None:
 
     def cell(row: Mapping[str, Any], name: str) -> str:
         value, sides = row[name], [row[low], row[high]]
-        if np.isnan(value):
-            return ""
+        if np.isnan(value) or (not row["unit"] and name in (*ratios, "P(> 0)")):
+            return ""  # an intercept, a baseline: against nothing
         if name in ("P(> 0)", "p differ"):
             return "<0.001" if value < 0.001 else ">0.999" if value > 0.999 else f"{value:.3f}"
         if name == "tau":
@@ -222,13 +222,14 @@ def _add_scored(
     }
     closed = [words for name, words in alone.items() if name in found["this model"]]
     grouped = examples.groups is not None
+    how = "the rows are drawn anew"
+    if closed and not grouped:
+        how = f"{', '.join(closed)}; {how} for other scores"
     document.text(
-        """On {rows} test rows{groups}. Intervals are of 95 %: {closed} the rows are drawn
-        anew{for_}. {rival}""",
+        """On {rows} test rows{groups}. {ends} {rival}""",
         rows=f"{len(y):,}",
         groups=f" of {len(units_of(examples).unique())} groups" if grouped else "",
-        closed="" if grouped or not closed else f"{', '.join(closed)};",
-        for_=Markup(" for other scores" if closed and not grouped else ""),
+        ends=f"{doubt}: scores have no intervals." if doubt else f"Intervals are of 95 %: {how}.",
         rival="The linear model is fitted to all training rows in one place."
         if "linear model" in others
         else "",
@@ -239,6 +240,7 @@ def _add_scored(
     )
     if examples.columns:
         document.heading("By group")
+        document.text("The test rows of each level of a column.")
         of_columns = [scores(trained, prediction, examples, name) for name in examples.columns]
         names = of_columns[0]
         joined = {name: [v for one in of_columns for v in one[name]] for name in names}
@@ -252,7 +254,8 @@ def _summary(
     """Return what the scores say, in a few sentences."""
     own, said = found["this model"], []
     if len(classes) == 2 and y.ndim == 1:
-        said.append(f"{int((y == 1).sum())} of {len(y)} test rows are {classes[1]}")
+        named = f"{target}=" if (target := _target(task)) else ""
+        said.append(f"{int((y == 1).sum())} of {len(y)} test rows are {named}{classes[1]}")
     for score, words in (
         ("accuracy", "{} % of the test rows are predicted right"),
         ("auroc", "The AUROC is {} %"),
@@ -262,12 +265,19 @@ def _summary(
             said.append(words.format(shown(label(score, task), own[score])))
     for name, gap in ((name, other.get("nll")) for name, other in found.items() if "−" in name):
         if gap is not None:
-            is_known = "better" if gap[2] < 0 else "worse" if gap[1] > 0 else ""
-            side = f"{is_known} than" if is_known else "not told apart from"
-            than = name.partition("− ")[2]
-            size = shown(label("nll", task), gap)
-            said.append(f"By its probabilities it is {side} the {than}: NLL {size} nats")
+            than, size = name.partition("− ")[2], shown(label("nll", task), gap)
+            side = "better than" if gap[2] < 0 else "worse than" if gap[1] > 0 else ""
+            if not side and not math.isnan(gap[1]):
+                side = "not told apart from"
+            first = f"By its probabilities it is {side} the {than}. " if side else ""
+            said.append(f"{first}Its NLL minus that of the {than} is {size} nats")
     return said
+
+
+def _target(task: Task) -> str:
+    """Return the column that is predicted; "" if the run names none."""
+    target = str(dict(task.settings).get("target", "y"))
+    return "" if target == "y" else target
 
 
 def _summary_of_sites(sites: Mapping[str, tuple[int, dict[str, Judged]]], task: Task) -> list[str]:
@@ -300,10 +310,13 @@ def add_run(
     best = line[schema.ROUND] != trained.rounds[-1][schema.ROUND]
     predicted = f"{settings.strategy}, Gaussian layers: {settings.bayesian_layers}"
     held = who_holds_what(trained, sites, counts, classes)
+    several = ", ".join(classes) if len(classes) <= 4 else f"{len(classes)} classes"
+    told = f": {several}" if classes else ""
     rows = [
         ["data", server if own else data],
         ["rows at the sites", ", ".join(_totals(*held))],
         ["task", settings.task],
+        *([["predicts", f"{target}{told}"]] if (target := _target(trained.task)) else []),
         ["sites", f"{len(sites)} {'real' if real else 'simulated'}"],
         ["model", network],
         ["method", predicted],
@@ -337,6 +350,9 @@ def who_holds_what(
         {one["site"]: one["num-examples"] for line in trained.rounds for one in said(line)}
         for said in (lambda line: line.get(schema.CLIENTS, ()), _told)
     )
+    if trained.sites and not held_out:
+        kept = table_of_sites(trained.folder)
+        held_out = dict(zip(kept["site"], kept["examples"], strict=True))
     shown_classes = list(classes) if 0 < len(classes) <= 4 and counts.ndim == 2 else []
     body = []
     for at, site in enumerate(sites):

@@ -475,8 +475,8 @@ class Classes(Task):
         by, draws = outcome.predictive, self._draws(outcome.model, seed)
         kind = self.predictor.resolved(by, draws.samples)
         if not kind.exports:
-            word = kind.word
-            raise SettingError("predictive", word, f"another, or 0 samples: a graph has no {word}")
+            allowed = f"0, which exports the network of the means: a graph has no {kind.word}"
+            raise SettingError("samples", draws.samples, allowed)
         answers, adjusted = kind.answering(outcome.model, by, draws), self.adjusting(facts)
         temperature = self.temperature(outcome) or 1.0
 

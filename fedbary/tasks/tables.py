@@ -26,7 +26,7 @@ from fedbary.data.image_layout import parse_classes
 from fedbary.data.standardise import Standardiser
 from fedbary.data.tables import Layout, load_features, load_labelled
 from fedbary.errors import SettingError
-from fedbary.figures.roc_curves import roc_curves
+from fedbary.figures.roc_curves import MOST, roc_curves
 from fedbary.figures.sheet import GREEN, SKY
 from fedbary.parts.parameters import ShareOrZero
 from fedbary.predictive import Prediction
@@ -266,9 +266,10 @@ class Tables(Rows, Classes):
     def judgement(
         self, prediction: Prediction, y: Tensor, title: str
     ) -> Iterator[tuple[str, Figure]]:
-        """Yield the reliability diagram and the ROC curve of each positive class."""
+        """Yield the reliability diagram and, of few classes, the ROC curve of each positive one."""
         yield from super().judgement(prediction, y, title)
-        yield "roc", roc_curves(self._curves(prediction, y), self.own.specificity, title)
+        if len(curves := self._curves(prediction, y)) <= MOST:
+            yield "roc", roc_curves(curves, self.own.specificity, title)
 
     def left_out(self, prediction: Prediction, y: Tensor) -> str:
         """Return the classes that the AUROC leaves out."""

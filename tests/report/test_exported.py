@@ -193,3 +193,13 @@ def test_a_folder_of_others_is_left_alone(exported, folder, tmp_path):
     refused("thesis.tex", export, folder / "images", tmp_path / "mine", force=True)
     refused("settings.yaml", export, folder / "images", folder / "images", force=True)
     assert [file.name for file in tmp_path.rglob("*")] == ["mine", "thesis.tex"]
+
+
+def test_a_run_that_predicts_by_dropout_is_exported_as_its_means_and_says_so(tmp_path):
+    words = {"rule": "FedAvg", "bayesian_layers": 0, "dropout": 0.2, "predictive": "dropout"}
+    run_inline(resolve({**QUICK, "task": "tables", **words}), tmp_path / "run")
+    refused("samples: 5; expected 0", export, tmp_path / "run", tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    export(tmp_path / "run", tmp_path / "model", samples=0)
+    text = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "It has no draws, and the scores of `card.md` are of 5" in text
