@@ -37,7 +37,7 @@ RUNS = {
     "by class": {"conformal_by": "class", "calibrate": "temperature"},
     "tables": {"task": "tables", "conformal_score": "raps", "class_weights": "balanced"},
     "members": {"method": "FedAG", "bayesian_layers": 0},
-    "pool": {"method": "PredBayes", "thinning": 5, "server_fraction": 0.1, "bayesian_layers": 0},
+    "pool": {"method": "PredBayes", "thinning": 1, "server_fraction": 0.1, "bayesian_layers": 0},
     "gate": {"method": "FedHBMixture", "bayesian_layers": 0},
     "laplace": {"method": "Laplace", "bayesian_layers": 0},
     "numbers of FedAG": {"task": "regression", "bayesian_layers": 0},
