@@ -11,6 +11,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+import forked
 import hypothesis
 import pytest
 import torch
@@ -35,7 +36,12 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 
 def pytest_configure(config):
-    """Add the markers of tests that need a GPU, and of those that try less by day."""
+    """Add the markers of tests that need a GPU, and of those that try less by day.
+
+    Workers share the process that forks their commands.
+    """
+    if getattr(config.option, "numprocesses", None):
+        forked.share()
     config.addinivalue_line("markers", "cuda: needs a GPU that PyTorch can use")
     config.addinivalue_line("markers", "in_turn: by day each value of its lists once")
 

@@ -19,6 +19,9 @@ from contextlib import suppress
 FIRST_FREE = 500
 """Above the numbers of the files that a command is given."""
 
+SHARED = "FEDBARY_FORKED"
+"""The variable of the folder that `share` has made for this session's workers."""
+
 RAY = "flwr-simulation"
 """Flower's program that starts Ray; it is not forked."""
 
@@ -168,6 +171,8 @@ def tools() -> str:
 
     if hasattr(tools, "folder"):
         return tools.folder
+    if SHARED in os.environ:
+        return os.environ[SHARED]
     folder = tools.folder = tempfile.mkdtemp(prefix="forked-")
     address = os.path.join(folder, "socket")
     lines = "words = sys.argv[2:]\nassert sys.argv[1] == '-m', sys.argv"
@@ -202,6 +207,11 @@ def tools() -> str:
     return folder
 
 
+def share() -> None:
+    """Start one process that forks for all that this one starts: its imports take 7 s."""
+    os.environ[SHARED] = tools()
+
+
 def _flower() -> dict[str, str]:
     """Return the function, `module:name`, that each of Flower's forked programs calls."""
     from importlib.metadata import entry_points
@@ -217,10 +227,12 @@ def _flower() -> dict[str, str]:
 def _write(name: str, line: str) -> None:
     """Write an executable file in which `forked` is this module."""
     here = os.path.dirname(os.path.abspath(__file__))
-    with open(name, "w") as file:
+    own = f"{name}.{os.getpid()}"  # another worker may be writing it
+    with open(own, "w") as file:
         file.write(f"#!{sys.executable} -IS\nimport sys\n\nsys.path.append({here!r})\n")
         file.write(f"import forked\n\n{line}\n")
-    os.chmod(name, 0o700)
+    os.chmod(own, 0o700)
+    os.rename(own, name)
 
 
 if __name__ == "__main__":

@@ -29,11 +29,13 @@ def test_unknown_name_lists_the_allowed(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_importing_is_light():
+def test_importing_is_light_and_settings_import_no_partitioners_that_they_do_not_name():
     heavy = "{'sklearn', 'torchvision', 'matplotlib', 'scipy', 'flwr'}"
     names = ("data.images", "data.partition", "scores.metrics", "figures.run_pictures")
     modules = ", ".join(f"fedbary.{name}" for name in names)
-    code = f"import sys, {modules}; assert not {heavy} & set(sys.modules)"
+    code = f"import sys, {modules}; assert not {heavy} & set(sys.modules)\n"
+    code += "from fedbary.settings.config import resolve; resolve({'partition': 'iid'})\n"
+    code += "assert not {'datasets', 'flwr_datasets'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 

@@ -35,20 +35,24 @@ KINDS = {
 pytestmark = pytest.mark.slow
 
 ALONE = """
-import sys
+import json, sys
 sys.modules["fedbary"] = sys.modules["torch"] = None
 import numpy, pandas
-sys.path.insert(0, sys.argv[1])
-from fedbary_model import Model
-model = Model(sys.argv[1])
-if sys.argv[2].endswith("npy"):
-    rows = numpy.load(sys.argv[2])
-else:
-    rows = pandas.read_csv(sys.argv[2], dtype=str, keep_default_na=False)
-try:
-    pandas.DataFrame(model.predict(rows)).to_csv(sys.argv[3], index=False)
-except ValueError as error:
-    print(error)
+for line in sys.stdin:
+    place, rows, answers = json.loads(line)
+    sys.path.insert(0, place)
+    sys.modules.pop("fedbary_model", None)
+    from fedbary_model import Model
+    model, said = Model(place), ""
+    if rows.endswith("npy"):
+        rows = numpy.load(rows)
+    else:
+        rows = pandas.read_csv(rows, dtype=str, keep_default_na=False)
+    try:
+        pandas.DataFrame(model.predict(rows)).to_csv(answers, index=False)
+    except ValueError as error:
+        said = str(error)
+    print(json.dumps(said), flush=True)
 """
 
 
@@ -86,18 +90,33 @@ def exported(folder):
     return of
 
 
-def alone(place, rows, tmp_path):
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
     """The answers, or the error's line, of a process that cannot import fedbary."""
-    words = [sys.executable, "-c", ALONE, place, rows, tmp_path / "answers.csv"]
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, cwd=tmp_path)
-    assert not done.stderr
-    return done.stdout.strip() or pd.read_csv(tmp_path / "answers.csv", keep_default_na=False)
+    place = tmp_path_factory.mktemp("alone")
+    with (
+        open(place / "errors", "w+") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", ALONE], cwd=place, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+        ) as process,
+    ):  # fmt: skip
+
+        def answered(model, rows):
+            asked = [str(model), str(rows), str(place / "answers.csv")]
+            print(json.dumps(asked), file=process.stdin, flush=True)
+            said = json.loads(process.stdout.readline())
+            return said or pd.read_csv(place / "answers.csv", keep_default_na=False)
+
+        yield answered
+        process.stdin.close()
+        assert process.wait() == 0 and not (place / "errors").read_text()
 
 
 @pytest.mark.parametrize("kind", ["risk", "numbers", "survival"])
-def test_rows_get_the_run_s_predictions(kind, exported, folder, tmp_path):
+def test_rows_get_the_run_s_predictions(kind, exported, folder, alone):
     rows = folder / ("whole.csv" if kind == "survival" else "rows.csv")
-    found, trained = alone(exported(kind), rows, tmp_path), load(folder / kind)
+    found, trained = alone(exported(kind), rows), load(folder / kind)
     examples = trained.read(rows)
     expected = trained.predict(examples)
     if kind == "numbers":
@@ -114,17 +133,17 @@ def test_rows_get_the_run_s_predictions(kind, exported, folder, tmp_path):
         assert (held == sets).double().mean() > 0.99
 
 
-def test_images_get_the_run_s_predictions(exported, folder, tmp_path):
+def test_images_get_the_run_s_predictions(exported, folder, alone, tmp_path):
     place = exported("images")
     x = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     np.save(tmp_path / "x.npy", x.numpy())
-    found = alone(place, tmp_path / "x.npy", tmp_path)
+    found = alone(place, tmp_path / "x.npy")
     expected = load(folder / "images").predict(x)
     np.testing.assert_allclose(found[[f"p({k})" for k in range(10)]], expected.probs, rtol=1e-4)
     np.save(tmp_path / "far.npy", 255 * x.numpy())
-    assert "expected 0 to 1, as in training" in alone(place, tmp_path / "far.npy", tmp_path)
+    assert "expected 0 to 1, as in training" in alone(place, tmp_path / "far.npy")
     np.save(tmp_path / "flat.npy", x.numpy()[:, 0])
-    assert "expected ('N', 1, 8, 8)" in alone(place, tmp_path / "flat.npy", tmp_path)
+    assert "expected ('N', 1, 8, 8)" in alone(place, tmp_path / "flat.npy")
 
 
 @pytest.mark.parametrize(
@@ -136,11 +155,11 @@ def test_images_get_the_run_s_predictions(exported, folder, tmp_path):
         ("x", None, "columns that are missing: x"),
     ],
 )
-def test_a_row_that_does_not_fit_is_named(column, cell, said, exported, folder, tmp_path):
+def test_a_row_that_does_not_fit_is_named(column, cell, said, exported, folder, alone, tmp_path):
     rows = pd.read_csv(folder / "rows.csv", dtype=str, keep_default_na=False)
     rows.loc[2, column] = cell
     (rows.drop(columns=column) if cell is None else rows).to_csv(tmp_path / "bad.csv", index=False)
-    assert alone(exported("risk"), tmp_path / "bad.csv", tmp_path) == said
+    assert alone(exported("risk"), tmp_path / "bad.csv") == said
 
 
 def test_the_folder_holds_the_posterior_and_the_chosen_thresholds(exported, folder):

@@ -7,7 +7,7 @@ import torch
 from every_method import NIGHT
 from hostile_site import cut_off
 from refusals import refused
-from runs_of import same, tensors
+from runs_of import INLINE, same, tensors
 from runs_of import timeless_lines as lines
 
 import fedbary
@@ -22,7 +22,7 @@ from fedbary.settings.config import completed, resolve
 from fedbary.study.table import read_run, read_table, result_rows, write_table
 
 QUICK = {
-    "task": "tables", "engine": "inline", "clients": 2, "rounds": 20, "local_epochs": 1,
+    "task": "tables", **INLINE, "clients": 2, "rounds": 20, "local_epochs": 1,
     "samples": 5, "lr": 0.3, "server_momentum": 0.5, "keep_best": "nll", "patience": 2,
 }  # fmt: skip
 NUMBERS = {
