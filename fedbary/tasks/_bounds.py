@@ -48,9 +48,14 @@ def of_classes(rows: float, every: float, classes: int) -> Most:
     return Most(every / 4, math.sqrt(rows * every), rows * logits_std(classes) ** 2)
 
 
-def product_of_scores(rows: float, every: float) -> float:
-    """Return a bound of Σ u² over clusters of n rows of N and some classes: (Σ |z|)² ≤ n N."""
-    return ROOM * rows * every
+def product_of_scores(pulls: float, every: float) -> float:
+    """Return a bound of Σ u² over clusters, the scores being s z: N times that of (Σ |s|)².
+
+    `pulls` is the latter. For classes |s| ≤ 1, and (Σ |z|)² ≤ n N with the n rows of a site. For
+    counts |s| = |y − μ|, and Σ μ = Σ y = E at the mode: (Σ |s|)² ≤ (2 E)². For numbers it is that
+    of Σ s² = Σ (y − f)²/s⁴ ≤ N/s², by (Σ |s z|)² ≤ Σ s² Σ z².
+    """
+    return ROOM * pulls * every
 
 
 def of_numbers(every: float, noise_std: float, far: float) -> Most:

@@ -650,9 +650,13 @@ class Glm(Rows):
         """Ask for products of scores at the mode, if standard errors are made of them."""
         if self.own.errors == "model":
             return {}
-        state = model.state_dict()
-        every = self._counted(facts)[0] if self.family.classes else math.inf
-        most = functools.partial(_bounds.product_of_scores, every=every)
+        state, (every, events) = model.state_dict(), self._counted(facts)
+
+        def most(rows: int) -> float:
+            pulls = rows if self.family.classes else (2 * float(events.sum())) ** 2
+            pulls = every / float(facts["noise_std"]) ** 2 if "noise_std" in facts else pulls
+            return _bounds.product_of_scores(pulls, every)
+
         return (yield from _sandwich.ask(state, len(vector_of(state)), most))
 
     @property

@@ -109,7 +109,7 @@ FAMILIES = {
 }
 
 
-def of_family(folder, family, lie=None, heavy=False, **words):
+def of_family(folder, family, lie=None, heavy=False, spoil=None, **words):
     """Fit a family, with a site that lies or none: admitted by round, and the table."""
     draw = np.random.default_rng(3)
     x = draw.standard_t(1.5, size=(400, 2)) if heavy else draw.normal(size=(400, 2))
@@ -120,7 +120,7 @@ def of_family(folder, family, lie=None, heavy=False, **words):
     pd.DataFrame(held).to_csv(folder / "rows.csv", index=False)
     own = {"dataset": f"{folder}/rows.csv", "terms": "u v", "clients": 4, **FAMILIES[family]}
     chosen = resolve({**INLINE, **own, "rounds": 7, **words})
-    run_with_a_hostile_site(chosen, folder / "run", spoiler(lie), 1)
+    run_with_a_hostile_site(chosen, folder / "run", spoil or spoiler(lie), 1)
     found = fedbary.load(folder / "run").coefficients(anyway=True).table
     return [line["admitted"] for line in lines(folder / "run")[1:]], found
 
@@ -141,6 +141,19 @@ def test_what_no_rows_of_a_family_can_have_is_left_out_by_name(lie, family, tmp_
     refused = [text for text in caplog.messages if "reply refused" in text]
     assert refused and all("partition 1 " in text for text in refused)
     assert found.estimate[found.term.isin(["u", "v"])].abs().max() < 1.5
+
+
+@pytest.mark.parametrize("family", ["poisson", "gaussian", "hazard"])
+def test_products_of_scores_that_no_rows_of_a_family_have_are_left_out(family, tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+
+    def spoil(action, reply):
+        if action == "ask" and "products" in (held := reply.content["metrics"]):
+            held["products"] = [1e12 * each for each in held["products"]]
+
+    _, found = of_family(tmp_path, family, spoil=spoil, errors="robust")
+    assert any("partition 1 (node 3) sent no scores" in text for text in caplog.messages)
+    assert found["std"][found.term.isin(["u", "v"])].max() < 1  # the model's, by anyway=True
 
 
 @pytest.mark.parametrize("intercepts", ["site", "common"])
