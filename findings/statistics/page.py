@@ -38,7 +38,7 @@ def tables(results: Path) -> Iterator[str]:
             steps,
             f"{last['seconds']:.1f}",
         ]
-    heads = ["round 1", "round 2", "round 3", "last", "its std", "rounds", "by sums", "seconds"]
+    heads = ["round 1", "round 2", "round 3", "last", "its std", "rounds", "by sums", "s"]
     yield maker.cells(("data", "sites"), heads, found)
     kinds = pd.read_json(results / "coverage.jsonl", lines=True)
     rates = {
