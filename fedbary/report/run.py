@@ -136,11 +136,14 @@ def _add_coefficients(document: Document, trained: Trained) -> None:
         return
     named, (low, high) = found.table, ends(found.level)
     outcomes = named["outcome"].unique()
+    by_site = "tau" in named and named["tau"].notna().any()
+    tau = """tau is the standard deviation of the sites' own coefficients. p differ is of the test
+        that these are equal: if it is small, read the coefficient as a mean of sites that
+        differ."""
     document.text(
         """{title}. {outcome}Intervals are of 95 %. P(> 0) is the probability of a coefficient above
-        0. tau is the standard deviation of the sites' own coefficients. p differ is of the test
-        that these are equal: if it is small, read the coefficient as a mean of sites that
-        differ.""",
+        0. {tau}""",
+        tau=tau if by_site else "",
         title=found.title,
         outcome=Markup("" if len(outcomes) > 1 else f"The outcome is {escape(outcomes[0])}. "),
     )
@@ -167,8 +170,8 @@ def _add_coefficients(document: Document, trained: Trained) -> None:
     document.bullets(found.notes)
     document.figures(
         [("forest", found.picture())],
-        "All sites together, and each site alone. An interval that crosses the line leaves the "
-        "direction open.",
+        f"All sites together{', and each site alone' if by_site else ''}. An interval that crosses "
+        "the line leaves the direction open.",
     )
     if isinstance(trained.task, Survival):
         _add_survival(document, trained)

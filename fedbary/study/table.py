@@ -11,9 +11,11 @@ A name with dots is a value within a group:
 - `monte_carlo.ece_15`: standard deviation of the ECE over repeated draws of the networks;
 - `by_chance.ece_15`: the ECE that a calibrated model of the same confidences has by chance.
 
-`members` is the number of networks that predict together, a gate included. `train_nll` is the mean
-over the training examples of the clients' last local epoch, in nats. `label_counts`, in round 0, is
-the partition: JSON, a list of counts by class for each client (empty for a regression).
+`c_index` is C within sites, which a survival's sites tell after the last round, of the rows that
+were trained on. `members` is the number of networks that predict together, a gate included.
+`train_nll` is the mean over the training examples of the clients' last local epoch, in nats.
+`label_counts`, in round 0, is the partition: JSON, a list of counts by class for each client (empty
+for a regression).
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ import yaml
 from fedbary.data.readers import opened
 from fedbary.errors import SettingError, one_line
 from fedbary.runs.location import METRICS, SETTINGS
+from fedbary.runs.run_folder import LAST, tensors_of
 from fedbary.runs.schema import BEST_ROUND, SETTLED, STEP
 from fedbary.runs.whole import write_whole
+from fedbary.scores.survival import concordance
 from fedbary.settings.config import read_yaml
 from fedbary.study.arms import with_arms
 
@@ -169,6 +173,7 @@ def read_run(name: str, folder: Path) -> pd.DataFrame:
         if [row["round"] for row in rows] != list(range(len(rows))) or not rows:
             raise ValueError("its rounds are not all there, once and in order")
         rows[0]["label_counts"] = counts
+        rows[-1] |= _told_last(folder)
         table = pd.DataFrame(rows)
         if len(rows) <= _least_rounds(table):
             raise ValueError("its last rounds are missing")
@@ -184,6 +189,14 @@ def _as_written(file: Path) -> Iterator[None]:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingError(str(file), error, "the file as the run wrote it") from None
+
+
+def _told_last(folder: Path) -> dict[str, float]:
+    """Return the score of what sites told after the last round: C, for task=survival."""
+    if not (folder / f"{LAST}.safetensors").exists():
+        return {}
+    found = tensors_of(folder, LAST)
+    return {"c_index": concordance(found["pairs"].numpy())[0]} if "pairs" in found else {}
 
 
 def _row(metrics: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from fedbary.errors import SettingError
 from fedbary.scores.survival import concordance
 from fedbary.server_app import run as server_run
 from fedbary.server_app.engine.inline import InlineGrid
+from fedbary.study.table import read_run
 from fedbary.tasks import task_of
 from fedbary.tasks._survived import (
     answer_cells,
@@ -54,6 +55,7 @@ def test_c_within_sites_is_the_sum_of_lifelines_pairs(run):
         every += pairs.sum()
         right += pairs.sum() * concordance_index(time, -found[here], event)
     c, low, high = concordance(held.told["pairs"].numpy())
+    assert read_run("run", folder / "run")["c_index"].iloc[-1] == c
     assert c == pytest.approx(right / every) and low < c < high
     (line,) = [note for note in held.coefficients().notes if note.startswith("C = ")]
     assert f"C = {c:.3f} ({low:.3f} to {high:.3f}) by {every} pairs within 4 sites" in line
