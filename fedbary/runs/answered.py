@@ -91,8 +91,8 @@ class Answered:
         sets[:, np.searchsorted(every, self.rows)] = self.sets
         one = np.zeros(len(every), dtype=bool)
         one[np.searchsorted(every, rows)] = True
-        columns, asked = np.append(self.columns, columns), np.append(self.asked, asked)
-        return Answered(every, np.vstack([sets, one]), columns, asked)
+        numbers = np.append(self.columns, columns), np.append(self.asked, asked)
+        return Answered(every, np.vstack([sets, one]), *numbers)
 
 
 DIGITS = 16

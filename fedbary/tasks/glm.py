@@ -13,6 +13,7 @@ is a linear combination of others is refused by name.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 import re
@@ -352,7 +353,7 @@ class Glm(Rows):
         if site.partition is not None:
             return held
         limits, columns = self.disclosure(site), held.x.shape[1]
-        least, x = limits.min_cell, held.x
+        least, x = limits.min_cell, self._with_pairs(held.x, signature)
         found = self._of_rows(held, common_rows(x, least), least)
         if not (limits.budget and site.state_path and len(found.y) >= fewest(limits, columns)):
             return found
@@ -363,6 +364,18 @@ class Glm(Rows):
         rows = self.hashes(site)[self.load(site.data_path, signature).places]
         kept = kept_apart(user_path(site.state_path), rows, columns, limits, common)
         return self._of_rows(held, torch.from_numpy(kept), least)
+
+    def _with_pairs(self, x: Tensor, layout: Layout) -> Tensor:
+        """Return features and, of each term of several columns, the products of their 0s and 1s."""
+        widths = [max(1, len(levels)) for _, levels in layout.columns]
+        parts = dict(zip(dict(layout.columns), x.split(widths, 1), strict=True))
+        found = [x]
+        for term in self._terms(layout):
+            held = [parts[name] for name in dict.fromkeys(factor.column for factor in term)]
+            held = [part for part in held if ((part == 0) | (part == 1)).all()]
+            cells = itertools.product(*(part.unbind(1) for part in held))
+            found += [torch.stack(each, 1).prod(1, keepdim=True) for each in cells if len(each) > 1]
+        return torch.cat(found, 1)
 
     def _of_rows(self, held: Shard, kept: Tensor, least: int) -> Shard:
         """Return some rows of a site; a SettingError if a class or event has too few."""
@@ -395,7 +408,7 @@ class Glm(Rows):
             return notes
         least, table = self.disclosure(site).min_cell, self.load(site.data_path, signature)
         notes = (*notes, *self._of_names(table.groups))
-        gone = int((~common_rows(table.x, least)).sum())
+        gone = int((~common_rows(self._with_pairs(table.x, signature), least)).sum())
         said = (
             f"{gone} rows hold a level, or one of two values, of fewer than {least} rows: left out"
         )

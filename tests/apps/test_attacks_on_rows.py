@@ -177,7 +177,25 @@ def told_of_level(x, y, points):
     return np.concatenate([(p - y[:, None]).sum(0), curved.ravel()])
 
 
-def found_at_a_level(rows, answers, near, seeds, starts=8):
+def picked_at_a_level(x, y, answers, draw):
+    """Points that a server picks."""
+    return 1.5 * draw.normal(size=(answers, WIDTH + 1))
+
+
+def honest_at_a_level(x, y, answers, draw, others=400, prior_std=10.0):
+    """The points of Newton's method, for these rows and others of another level."""
+    u = np.c_[draw.normal(size=(others, COLUMNS)), np.zeros(others), np.ones(others)]
+    z = np.r_[np.c_[x, np.ones((len(x), 2))], u]
+    y = np.r_[y, draw.random(others) < expit(u @ np.insert(SLOPES, COLUMNS, 0))]
+    points = [np.zeros(WIDTH + 1)]
+    while len(points) < answers:
+        at, p = points[-1], expit(z @ points[-1])
+        curvature = (z * (p * (1 - p))[:, None]).T @ z + np.eye(len(at)) / prior_std**2
+        points.append(at - np.linalg.solve(curvature, z.T @ (p - y) + at / prior_std**2))
+    return np.array(points)
+
+
+def found_at_a_level(rows, answers, near, seeds, points_of=picked_at_a_level, starts=8):
     """How many rows of so many at a level a search finds, and how many guesses do, by distance."""
 
     def split(z):
@@ -190,7 +208,7 @@ def found_at_a_level(rows, answers, near, seeds, starts=8):
     for seed in range(seeds):
         draw = np.random.default_rng(seed)
         x, y = draw.normal(size=(rows, COLUMNS)), (draw.random(rows) < 0.5).astype(float)
-        points = 1.5 * draw.normal(size=(answers, WIDTH + 1))
+        points = points_of(x, y, answers, draw)
         seen, searched = told_of_level(x, y, points), []
         for _ in range(starts):
             start = np.r_[draw.normal(size=x.size), 3 * draw.choice([-1.0, 1.0], rows)]
@@ -211,6 +229,6 @@ def test_one_answer_finds_no_more_rows_of_a_rare_level_than_guesses_do():
 
 
 def test_three_answers_find_rows_of_a_rare_level():
-    """Why `docs/howto/privacy.md` wants four rows of a level for each answer."""
+    """Why `docs/howto/privacy.md` wants five rows of a level for each answer."""
     (found, near), (_, guessed) = found_at_a_level(Limits().min_cell, 3, (0.05, 0.3), 4)
     assert found > 0 and near > 2 * guessed

@@ -21,6 +21,7 @@ from fedbary.errors import RunError, SettingError
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
+from fedbary.tasks import task_of
 from fedbary.tasks.glm import common_rows
 
 LAPLACE = {
@@ -217,6 +218,21 @@ def test_a_site_fits_without_its_rare_levels(nodes, tmp_path):
         table = pd.read_csv(tmp_path / "a.csv")
         table[table.stage != "III"].to_csv(tmp_path / "a.csv", index=False)
     assert same(*posteriors)
+
+
+def test_rows_of_a_rare_pair_of_levels_are_left_out_if_a_term_is_of_both(tmp_path):
+    """The column of such a product is 0 in all other rows, so that a curvature shows the row."""
+    table = pd.DataFrame({"sex": [*"fm"] * 60, "stage": [*"aabb"] * 30, "old": [0, 1, 1, 0] * 30})
+    table["u"], table["ill"] = np.random.default_rng(0).normal(size=120), [*"nny"] * 40
+    table.to_csv(tmp_path / "server.csv", index=False)
+    table.loc[(table.sex == "m") & (table.stage == "b"), "stage"] = "a"
+    table.loc[[3, 7], "stage"] = "b"
+    table.to_csv(tmp_path / "site.csv", index=False)
+    site = site_from({"data-path": f"{tmp_path}/site.csv"})
+    for terms, gone in (("sex stage u", 0), ("sex sex:stage", 2), ("sex:stage:u", 2), ("sex:u", 0)):
+        words = {"task": "glm", "target": "ill", "terms": terms}
+        task = task_of(resolve({**words, "dataset": f"{tmp_path}/server.csv"}))
+        assert len(task.shard(site, task.signature()).y) == 120 - gone
 
 
 def test_sites_that_may_answer_once_answer_late_and_the_coefficients_are_the_pooled_ones(tmp_path):
