@@ -84,8 +84,11 @@ OVERFLOWS = "step/overflows"
 STDS = "sums/stds"
 """The key of how many coordinates at the end of v are logarithms of standard deviations."""
 
-HUGE = 1e300
-"""The value where a site's likelihood overflows; gradient and Hessian are 0 there."""
+HUGE = 1e150
+"""The value where a site's likelihood overflows; gradient and Hessian are 0 there.
+
+Larger numbers are refused as they arrive.
+"""
 
 LONGEST = 4.0
 """The most that a weight moves in a round; layers of such models see columns of variance 1."""
@@ -156,7 +159,7 @@ class Newton(Method):
         local.load(received)
         value, gradient, hessian = Head(local).expanded(vector_of(received))
         found = {VALUE: value.reshape(1), GRADIENT: gradient, HESSIAN: packed(hessian)}
-        if not all(tensor.isfinite().all() for tensor in found.values()):
+        if not all((tensor.abs() < HUGE).all() for tensor in found.values()):
             found = {name: torch.zeros_like(tensor) for name, tensor in found.items()}
             found[VALUE] += HUGE
         return Fitted(found, {})
@@ -264,12 +267,13 @@ class Newton(Method):
         return Full(1, layer).fault({"precision": packed(hessian[:layer, :layer])})
 
     def claimed(self, server: Server, reply: Reply) -> Claim:
-        """Return what a reply says of its rows at the point; it bounds no loss."""
+        """Return what a reply says of its rows at the point; its own value bounds their loss."""
         point, layer = vector_of(server.model), self._layer(server)
         hessian = unpacked(reply.tensors[HESSIAN].double(), len(point))[:layer, :layer]
         point, slope = point[:layer], reply.tensors[GRADIENT][:layer]
         bent, spread = float(hessian.diagonal().max()), float(point @ hessian @ point)
-        return Claim(bent, float(slope.abs().max()), spread, lambda at: math.inf)
+        value = max(0.0, float(reply.tensors[VALUE]))
+        return Claim(bent, float(slope.abs().max()), spread, lambda at: value)
 
     def _layer(self, server: Server) -> int:
         """Return the number of weights of the last layer, with which v begins."""

@@ -70,6 +70,9 @@ SUMS_ALONE = (
 FEW_EVENTS = 10
 """Events a coefficient below which a line warns."""
 
+FEW_SITES = 5
+"""Sites below which random intercepts are warned of (Gelman and Hill 2007, section 11.5)."""
+
 BEGIN = "method=PVI inference=laplace covariance=full model=linear prior_std=10 holdout=0 rounds=6"
 """Settings of a run that has a table of coefficients."""
 
@@ -104,7 +107,7 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
         seen = _seen(trained.rounds)
         if isinstance(method, Newton):
             factors = of_newton(method, state, contrasts, seen)
-            notes += spread_of_intercepts(method, state, level)
+            notes += spread_of_intercepts(method, state, level, len(seen))
             notes += [] if factors.sites else [SUMS_ALONE]
             notes += far_answers(method, state)
             if alike := contrasts.of_sites:
@@ -239,8 +242,8 @@ def with_sandwich(
     return replace(factors, sandwich=Sandwich(scale * products, degrees, words))
 
 
-def spread_of_intercepts(method: Newton, state: Tensors, level: float) -> Iterator[str]:
-    """Yield a line on the standard deviation of random intercepts, with its interval."""
+def spread_of_intercepts(method: Newton, state: Tensors, level: float, sites: int) -> Iterator[str]:
+    """Yield a line on the standard deviation of random intercepts, and one if sites are few."""
     if int(state[STDS]):
         std = float(np.sqrt(np.linalg.inv(method.precision(state).numpy())[-1, -1]))
         log = float(mode_of(state)[-1])
@@ -249,6 +252,12 @@ def spread_of_intercepts(method: Newton, state: Tensors, level: float) -> Iterat
             f"Sites' intercepts: standard deviation {tau:.3g}, {100 * level:g} % interval "
             f"{low:.3g} to {high:.3g}. The intercept of the table is their mean"
         )
+        if sites < FEW_SITES:
+            yield (
+                f"Few sites: {sites} tell little of how intercepts differ, and the prior "
+                f"intercept_std={method.intercept_std:g} decides much of it. intercepts=site "
+                "assumes nothing of it"
+            )
 
 
 def far_answers(method: Newton, state: Tensors) -> Iterator[str]:

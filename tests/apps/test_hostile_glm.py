@@ -143,6 +143,18 @@ def test_what_no_rows_of_a_family_can_have_is_left_out_by_name(lie, family, tmp_
     assert found.estimate[found.term.isin(["u", "v"])].abs().max() < 1.5
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_hessian_that_the_value_at_its_point_forbids_is_left_out_by_name(family, tmp_path):
+    """Newton's points are no modes: a site's own value bounds its rates."""
+
+    def lie(key, held):
+        return 1e12 * held if "hessian" in key else held
+
+    admitted, found = of_family(tmp_path, family, lie, method="Newton")
+    assert {*admitted} == {3}
+    assert found.estimate[found.term.isin(["u", "v"])].abs().max() < 1.5
+
+
 @pytest.mark.parametrize("family", ["poisson", "gaussian", "hazard"])
 def test_products_of_scores_that_no_rows_of_a_family_have_are_left_out(family, tmp_path, caplog):
     caplog.set_level(logging.WARNING)
@@ -156,11 +168,14 @@ def test_products_of_scores_that_no_rows_of_a_family_have_are_left_out(family, t
     assert found["std"][found.term.isin(["u", "v"])].max() < 1  # the model's, by anyway=True
 
 
-@pytest.mark.parametrize("intercepts", ["site", "common"])
+@pytest.mark.parametrize(
+    ("intercepts", "method"), [("site", "PVI"), ("common", "PVI"), ("common", "Newton")]
+)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_honest_site_of_a_family_is_doubted(family, intercepts, tmp_path):
+def test_no_honest_site_of_a_family_is_doubted(family, intercepts, method, tmp_path):
     """Of heavy tails, exposures of all sizes, and sites of most rows and of few."""
     words = {"intercepts": intercepts} if family != "cox" else {}
+    words |= {"method": method, "rounds": 12}
     skewed = {"partition": "quantity", "alpha": 0.1, "min_examples": 5}
     admitted, _ = of_family(tmp_path, family, heavy=True, **words, **skewed)
     assert {*admitted} == {4}

@@ -214,6 +214,7 @@ def test_a_site_past_its_budget_keeps_its_last_quadratic(intercepts, tmp_path):
     assert held[-1]["unasked"] == ["partly 0"] and held[-1]["step"] < 1e-3 and len(held) < 20
     notes = fedbary.load(partly).coefficients().notes
     assert any(note.startswith("Not heard in the last round: partly 0") for note in notes)
+    assert any(note.startswith("Few sites: 4 ") for note in notes) == (intercepts == "random")
 
 
 def test_the_table_of_sites_is_that_of_pvi(tmp_path):
