@@ -501,7 +501,8 @@ def tabulated(factors: Factors, level: float) -> DataFrame:
     degrees = factors.sandwich.degrees if factors.sandwich else factors.degrees
     half = stdtrit(degrees, (1 + level) / 2) * stds
     own = {name: factors.own(name) for name in factors.sites}
-    differ = [heterogeneity(*factors.compared[:, :, j].T, level) for j in range(len(stds))]
+    pairs = factors.compared
+    differ = [heterogeneity(pairs[:, 0, j], pairs[:, 1, j], level) for j in range(len(stds))]
     by = dict(zip(Heterogeneity._fields, np.array(differ).T, strict=True))
     columns: dict[str, Sequence[object] | np.ndarray] = {
         "outcome": [outcome for outcome in told.outcomes for _ in told.terms],
