@@ -431,14 +431,13 @@ def _add_classes(
     answer = prediction.probs.argmax(1)
     np.add.at(counts, (y.cpu().numpy(), answer.cpu().numpy()), 1)
     document.heading("Classes and calibration")
-    wide = [("confusion", pictures.confusion(counts, classes))]
+    confusion = "confusion", pictures.confusion(counts, classes)
+    said, how = "Confusion: predictions by true class.", "Reliability: accuracy, by confidence."
     if len(classes) > pictures.MOST_CELLS:
-        document.figures(wide, "Predictions by true class.")
-        wide = []
-    document.figures(
-        [*wide, *drawn.items()],
-        "Confusion: predictions by true class. Reliability: accuracy, by confidence.",
-    )
+        document.figures([confusion], said)
+        document.figures(drawn.items(), how)
+    else:
+        document.figures([confusion, *drawn.items()], f"{said} {how}")
     body = [
         [
             name,
