@@ -483,8 +483,8 @@ class Survival(Glm):
         least = sorted((float(chdtrc(k, chi2)), name) for name, chi2, k in each if k)[:SHOWN]
         said = f"chi² = {whole:.4g} of {degrees}, p = {chdtrc(degrees, whole):.2g}"
         terms = ", ".join(f"{name} p = {p:.2g}" for p, name in least)
-        many = int(found.get("proportional_sites", found["sites"]))
-        yield f"Proportional hazards within {many} sites, by log time: {said}; least: {terms}"
+        sites = int(found.get("proportional_sites", found["sites"]))
+        yield f"Proportional hazards within {sites} sites, by log time: {said}; least: {terms}"
 
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:
         """Return logarithms of hazard ratios, and of the baseline's hazards or their ratios."""
