@@ -448,7 +448,7 @@ class Survival(Glm):
         rows = float(facts["rows"][0])
         if proportional := (yield from _proportional.ask(tensors, width, rows)):
             found |= {"proportional": _sum(proportional)}
-            found |= {"proportional_sites": torch.tensor([float(len(proportional))])}
+            found |= {"tested": torch.tensor([float(len(proportional))])}
         if not self.intervals:
             return found
         try:
@@ -483,7 +483,7 @@ class Survival(Glm):
         least = sorted((float(chdtrc(k, chi2)), name) for name, chi2, k in each if k)[:SHOWN]
         said = f"chi² = {whole:.4g} of {degrees}, p = {chdtrc(degrees, whole):.2g}"
         terms = ", ".join(f"{name} p = {p:.2g}" for p, name in least)
-        sites = int(found.get("proportional_sites", found["sites"]))
+        sites = int(found.get("tested", found["sites"]))
         yield f"Proportional hazards within {sites} sites, by log time: {said}; least: {terms}"
 
     def contrasts(self, signature: Layout, facts: Facts) -> Contrasts:

@@ -95,7 +95,7 @@ def test_cox_tells_curves_only_if_asked(tmp_path):
         folder.mkdir()
         fitted(folder, table, **FLAT, target="time", family="cox", intervals=intervals)
         held = fedbary.load(folder / "run")
-        known = {"pairs", "sites", "proportional", "round"}
+        known = {"pairs", "sites", "proportional", "tested", "round"}
         assert {*held.told} == known | more and "cuts" not in held.facts
     assert len(survival_of(held)["time"]) == 4
 
