@@ -74,9 +74,9 @@ class Map:
             "condition": condition, "stage": stage, "side": side, "seed": seed,
             "local_epochs": epochs,
         }  # fmt: skip
-        held = self.cells
-        for name in place.keys() & set(held.columns):
-            held = held[held[name] == place[name]]
+        held, known = self.cells, place | (steps[0] if len(steps) == 1 else {})
+        for name in known.keys() & set(held.columns):
+            held = held[held[name] == known[name]]
         if len(held):
             return
         words = {**self.plan["settings"], **self.plan["conditions"][condition]}
@@ -103,7 +103,7 @@ class Map:
         """Return federations of a side that have no round yet, together where that is faster."""
         kinds = {"curvature": SideBySide, "ivon": Ivon}
         kind = kinds.get(words.get("inference", "")) if words["model"] == "mlp" else None
-        if kind is None:
+        if kind is None or words["rule"] != "RKLB":
             return Alone(words, steps)
         gaussian = side in ("curvature", "by size")
         precision = self.plan["settings"]["prior_std"] ** -2 if gaussian else 0.0

@@ -35,6 +35,12 @@ LOOKS = {
     "two local epochs each": ("FedAvg", {"curvature": 2, "FedAvg": 2}),
 }
 """Comparisons at each place: the rival, and each side's number of local epochs if it is given."""
+REACH = -0.4, 0.2
+"""NLLs of the picture of places; the widest intervals pass them."""
+RIVALS = "digits, Dirichlet 0.5"
+"""The place of other methods."""
+RIVALS_LOOKS = {"tuned": None, "one local epoch": 1, "two local epochs": 2}
+"""What each method tunes: also its number of local epochs, or not."""
 COLOURS = {"Dirichlet 0.1": maker.BLUE, "Dirichlet 0.5": maker.ORANGE, "even": maker.GREY}
 """Each condition's, in the order of the page."""
 
@@ -193,11 +199,18 @@ def places_tables(results: Path) -> Iterator[str]:
 
 
 def places_facts(results: Path) -> Iterator[float]:
-    """Yield the least held-out NLL with fifty clients at ten and at twenty local epochs."""
-    own = maker.where(pd.read_csv(results / "cells.csv.xz"), condition="50 clients, Dirichlet 0.5")
+    """Yield the least held-out NLL with fifty clients at ten and at twenty local epochs.
+
+    Then the lead on pretrained features by the settings that the first two seeds choose.
+    """
+    cells = pd.read_csv(results / "cells.csv.xz")
+    own = maker.where(cells, condition="50 clients, Dirichlet 0.5")
     for side in ("FedAvg", "curvature"):
         by_epochs = maker.where(own, side=side, seed=100).groupby("local_epochs")["held_out"].min()
         yield from by_epochs[[10, 20]]
+    own = maker.where(cells, condition="pretrained, Dirichlet 0.1")
+    rows = compared(own[(own["stage"] == "fresh") | own["seed"].isin([100, 101])])
+    yield maker.pairs(rows, [("curvature", "FedAvg")], maker.AT_T).popitem()[1].mean
 
 
 def _marked(found: Any) -> str:
@@ -211,13 +224,62 @@ def places_picture(results: Path) -> maker.Figure:
     """Return curvature's lead with 95 % intervals, for looks that every place has."""
     found = leads(places(results))
     shown = [look for look in LOOKS if len(found[look]) == max(map(len, found.values()))]
-    figure, panels = maker.panels(7.6, 4.2, 1, len(shown), sharey=True, sharex=True)
+    figure, panels = maker.panels(7.6, 4.6, 1, len(shown), sharey=True, sharex=True)
     for axes, look in zip(panels, shown, strict=True):
-        maker.draw_differences(axes, maker.AT_T, found[look])
-        axes.set_title(look, fontsize=8)
+        own = {
+            f"{place} ({row.pairs})": row._replace(pairs=0) for place, row in found[look].items()
+        }
+        maker.draw_differences(axes, maker.AT_T, own)
+        axes.set_title(look.replace(", ", ",\n").replace(" each", "\neach"), fontsize=8)
         axes.set_xlabel("NLL at T, difference", fontsize=7)
+        axes.set_xlim(*REACH)
+        axes.set_xticks([-0.3, 0, 0.1])
         axes.tick_params(labelsize=7)
     return figure
+
+
+def rivals_tables(results: Path) -> Iterator[str]:
+    """Yield the scores of other methods from scratch, and curvature's differences to each."""
+    cells = pd.read_csv(results / "cells.csv.xz")
+    own = pd.read_csv(results.parent / "places" / "cells.csv.xz")
+    own = maker.where(own, condition=RIVALS)
+    own = own[own["side"].isin(["FedAvg", "curvature"])]
+    own = own[own["seed"].isin(cells["seed"])]
+    cells = pd.concat([own, cells])
+    cells["method"] = cells["side"].str.partition(",")[0]
+    looks = {name: _tuned(cells, count) for name, count in RIVALS_LOOKS.items()}
+    rows = {
+        (method, side, _setting(looks["tuned"][method].iloc[0])): [
+            *(maker.AT_T.show(looks[look][method]["nll"]) for look in looks),
+            SCORES[1].show(looks["tuned"][method]["accuracy"]),
+        ]
+        for method, side in ((m, runs.iloc[0]["side"]) for m, runs in looks["tuned"].items())
+    }
+    heads = [f"NLL at T, {look}" for look in looks]
+    yield maker.cells(["method", "side", "tuned"], [*heads, "Accuracy %, tuned"], rows)
+    found = {}
+    for look, methods in looks.items():
+        scored = pd.concat(runs.assign(side=method) for method, runs in methods.items())
+        pairs = [("curvature", method) for method in methods if method != "curvature"]
+        named = maker.pairs(scored, pairs, maker.AT_T)
+        found |= {f"{look}: {name}": row for name, row in named.items()}
+    yield maker.tests_table("pair", maker.AT_T, found, BOUND)
+
+
+def _tuned(cells: pd.DataFrame, local_epochs: int | None) -> dict[str, pd.DataFrame]:
+    """Return by method the fresh runs of the side and setting with the least held-out NLL.
+
+    A side is a method with a value of its own parameter: `FedProx, mu 0.1`.
+    """
+    chosen = {}
+    for method, own in maker.by(cells, "method").items():
+        tried = maker.where(own, stage="choice")
+        if local_epochs is not None:
+            tried = maker.where(tried, local_epochs=local_epochs)
+        means = tried.groupby(["side", *SETTING])["held_out"].mean()
+        setting = dict(zip(["side", *SETTING], means.idxmin(), strict=True))
+        chosen[method] = maker.where(own, stage="fresh", **setting)
+    return chosen
 
 
 def bytes_tables(results: Path) -> str:

@@ -30,8 +30,8 @@ def results(tmp_path_factory):
                     rows.append(
                         {
                             "format": FORMAT, "run": f"{dataset}-{rule}-{seed}", "rule": rule,
-                            "dataset": dataset, "seed": seed, "rounds": ROUNDS[-1],
-                            "local_epochs": 2, "round": number,
+                            "dataset": dataset, "method": "barycentre", "seed": seed,
+                            "rounds": ROUNDS[-1], "local_epochs": 2, "round": number,
                             **{column: rng.uniform() for column in columns},
                         }
                     )  # fmt: skip

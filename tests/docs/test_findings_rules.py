@@ -39,7 +39,8 @@ def results(tmp_path):
                 rows.append(
                     {
                         "format": FORMAT, "run": f"{arm}-{seed}",
-                        "rule": OWN.get(arm, arm.split()[0]),
+                        "rule": OWN.get(arm, arm.split()[0]), "method": "barycentre",
+                        "dataset": "digits",
                         "replicate": int(arm == rules.AGAIN), "seed": seed, "rounds": ROUNDS[-1],
                         "round": number, **scores, **({"nll": np.nan} if lost else {}),
                     }

@@ -145,6 +145,7 @@ def test_arms_are_compared_within_a_condition_alone(runs, tmp_path):
         part = text.split(f"### Breast cancer, alpha={alpha}\n")[1].split("###")[0]
         pairs = {line.split(" | ")[0] for line in part.splitlines() if " − " in line}
         assert pairs == {"| RKLB − WB", "| pair"}
+    page.write()
     drawn = {file.name for file in (tmp_path / "page" / "figures").iterdir()}
     assert drawn == {"courses-1.png", "courses-2.png"}
 
