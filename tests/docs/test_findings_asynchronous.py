@@ -17,9 +17,10 @@ def results(tmp_path):
                 rows.append(
                     {
                         "format": FORMAT, "run": f"{mode}-{seed}", "dataset": "digits",
-                        "seed": seed, "rounds": 20, "alpha": 0.1, "method": "barycentre", "rule": "FedAvg", "mode": mode,
-                        "wait_for": 1.0, "deadline": "none", "round": number, "clients": 10,
-                        "buffer": 10, "virtual_seconds": seconds * number, "nll": 1.0,
+                        "seed": seed, "rounds": 20, "alpha": 0.1, "method": "barycentre",
+                        "rule": "FedAvg", "mode": mode, "wait_for": 1.0, "deadline": "none",
+                        "round": number, "clients": 10, "buffer": 10,
+                        "virtual_seconds": seconds * number, "nll": 1.0,
                         "accuracy": 0.5 + 0.01 * min(number, 16),
                     }
                 )  # fmt: skip
