@@ -1,7 +1,7 @@
 """Methods that see all data at once, on the splits of an experiment's federated runs.
 
 Each method takes standardised tensors: x (n, D) and y (n,) to train on, x_new (N, D) to predict. It
-returns one `Forecast`. `central.csv` is a tidy table: a row per data set, split and method.
+returns one `Forecast`. `central.csv.xz` is a tidy table: a row per data set, split and method.
 
     python -m findings.regression.central findings/regression/grid.yaml RESULTS data_dir=DIR
 """

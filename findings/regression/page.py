@@ -47,7 +47,7 @@ RIVALS = {
 """Whose NLL the picture shows beside that of FedAG with the noise term, and how."""
 
 
-CENTRAL = "central.csv"
+CENTRAL = "central.csv.xz"
 """Scores of methods that see all data at once, beside the runs."""
 
 POINT, SCORES = ["dataset", "split", "method"], ["nll", "rmse", "coverage_90"]

@@ -103,7 +103,7 @@ def main():
             if number >= done:
                 lines.append({"tau": tau, "number": number, **line(*fitted(held))})
         if number >= done and (number + 1) % AT_ONCE == 0:
-            pd.DataFrame(lines).to_csv(FILE, index=False, float_format="%.7g")
+            pd.DataFrame(lines).round(5).to_csv(FILE, index=False)
 
 
 if __name__ == "__main__":
