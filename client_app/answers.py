@@ -211,7 +211,8 @@ def ask(message: Message, context: Context) -> Message:
         asked = {**config, LEAST: limits.min_cell if limits else 0}
         shard = job.held if question in job.task.plain else job.shard
         answer = in_cells(limits, job.task.answer(question, shard, asked, told))
-    return job.counted(Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message))
+    reply = Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message)
+    return job.counted(reply, products=job.task.is_of_terms(question, config))
 
 
 def train(message: Message, context: Context) -> Message:
@@ -240,7 +241,8 @@ def train(message: Message, context: Context) -> Message:
             on, seed = Tested(*scored), scoring_seed(job, request.round)
             found = task.client_scores(model, on, job.facts, seed)
             metrics |= {f"local-{name}": value for name, value in found.items()}
-    return job.counted(request.reply(node.attacked(fitted, request.received), metrics))
+    reply = request.reply(node.attacked(fitted, request.received), metrics)
+    return job.counted(reply, products=True)
 
 
 def evaluate(message: Message, context: Context) -> Message:

@@ -1,42 +1,42 @@
 """Limits of a site with its own rows: the size that it needs, and a budget over all runs.
 
-T gradients and Hessians of n rows with p columns are T (p + p (p + 1) / 2) equations for the n p
-numbers of the rows. If there are more equations than numbers, the rows can be found. So a site
-counts what it sends, and stops long before. This prevents that attack; it is no guarantee.
+If a site's answers are more equations than its rows have numbers, the rows can be found, see
+`fedbary.runs.sent`. So a site counts what it sends, and stops long before. This prevents that
+attack; it is no guarantee.
 """
 
 from __future__ import annotations
 
-import json
+import math
 from logging import WARNING
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from flwr.app import Message
 
 from fedbary.data.sites import UNBOUNDED, Limits
 from fedbary.errors import SettingError
-from fedbary.runs.whole import locked, write_whole
+from fedbary.runs.answered import fewest
+from fedbary.runs.sent import Sent, whole_answer
+from fedbary.runs.whole import locked
 from fedbary.strategies.internals import log
 from fedbary.strategies.wire import numbers_of
 
 if TYPE_CHECKING:
     from fedbary.client_app.node import Node
 
-SENT = "sent.json"
-"""The file in a site's state folder that says how many numbers it has sent."""
-
 
 class LimitReached(ValueError):
     """The site answers no more; the message may go to the server."""
 
 
-def require_size(limits: Limits | None, rows: int, columns: int) -> None:
+def require_size(limits: Limits | None, told: Told) -> None:
     """Raise a LimitReached unless a site has rows enough for what it is asked."""
-    if limits is not None and (rows < limits.min_rows or columns > limits.max_columns * rows):
+    if limits is not None and told.rows < fewest(limits, told.columns):
         log(WARNING, "%d rows with %d columns: the site tells nothing of them (min-rows=%d, "
-            "max-columns=%g)", rows, columns, limits.min_rows, limits.max_columns)  # fmt: skip
+            "max-columns=%g)", told.rows, told.columns, limits.min_rows,
+            limits.max_columns)  # fmt: skip
         raise LimitReached("this site has too few rows for so many columns")
 
 
@@ -58,34 +58,52 @@ def in_cells(limits: Limits | None, answer: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "below": told.flatten().tolist(), "seen": seen[:, 0].tolist()}
 
 
-def left(node: Node, limits: Limits | None, rows: int, columns: int) -> int:
+class Told(NamedTuple):
+    """What a site's answers are of: rows, their columns, and the answers that they bear."""
+
+    rows: int
+    columns: int
+    bear: float = math.inf
+
+    def most(self, limits: Limits) -> int:
+        """Return the numbers that a site sends over all runs: budget times n (p + 1)."""
+        return int(limits.budget * self.rows * (self.columns + 1))
+
+
+def left(node: Node, limits: Limits | None, told: Told, terms: int) -> int:
     """Return how many numbers a site may still send; `UNBOUNDED` without a budget."""
     if limits is None or not limits.budget:
         return UNBOUNDED
-    return max(0, _most(limits, rows, columns) - _sent(_folder(node) / SENT))
+    sent = Sent.read(_folder(node))
+    answers = min((told.bear - sent.answers) * whole_answer(terms), 2**53)
+    return max(0, int(min(told.most(limits) - sent.numbers, answers)))
 
 
-def count(node: Node, limits: Limits | None, rows: int, columns: int, reply: Message) -> Message:
+def count(node: Node, limits: Limits | None, told: Told, reply: Message, terms: int = 0) -> Message:
     """Return a reply once its numbers are counted; a LimitReached where they pass the budget.
 
-    Over all runs the site sends budget times n (p + 1) numbers, for n rows of p columns and a
-    target. The counter is on disk before the reply leaves.
+    With `terms` it holds slopes or products of so many columns. The counter is on disk before the
+    reply leaves.
     """
     if limits is None or not limits.budget:
         return reply
-    folder, most = _folder(node), _most(limits, rows, columns)
+    folder, numbers = _folder(node), numbers_of(reply.content)
     with locked(folder):
-        sent = _sent(folder / SENT) + numbers_of(reply.content)
-        if sent > most:
+        before = Sent.read(folder)
+        answers = before.answers + (numbers / whole_answer(terms) if terms else 0)
+        sent = Sent(before.numbers + numbers, answers)
+        if sent.numbers > (most := told.most(limits)):
             log(WARNING, "The next answer would make %d numbers over all runs, budget=%g allows %d:"
-                " the site answers no more", sent, limits.budget, most)  # fmt: skip
-            raise LimitReached("this site has told as much of its rows as its budget allows")
-        write_whole(folder / SENT, json.dumps({"numbers": sent}).encode())
-    return reply
-
-
-def _most(limits: Limits, rows: int, columns: int) -> int:
-    return int(limits.budget * rows * (columns + 1))
+                " the site answers no more", sent.numbers, limits.budget, most)  # fmt: skip
+        elif terms and answers > told.bear:
+            log(WARNING, "The next answer would be number %.1f over all runs, budget=%g allows "
+                "%.1f: few rows are of one level, or in some answers alone. The site answers no "
+                "more; a larger min-cell leaves such levels out", answers, limits.budget,
+                told.bear)  # fmt: skip
+        else:
+            sent.write(folder)
+            return reply
+    raise LimitReached("this site has told as much of its rows as its budget allows")
 
 
 def _folder(node: Node) -> Path:
@@ -93,17 +111,3 @@ def _folder(node: Node) -> Path:
         allowed = "a folder in the node config: the site counts there what it has sent"
         raise SettingError("state-path", "none", allowed)
     return folder
-
-
-def _sent(file: Path) -> int:
-    """Return the numbers that a site has sent; a SettingError if the counter is damaged."""
-    if not file.exists():
-        return 0
-    try:
-        sent = json.loads(file.read_bytes())["numbers"]
-        if type(sent) is int and sent >= 0:
-            return sent
-    except (ValueError, KeyError, TypeError):
-        pass
-    allowed = "the file as the site wrote it; without it the site would tell more"
-    raise SettingError(str(file), "a damaged counter", allowed)

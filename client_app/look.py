@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from fedbary.client_app.answers import require_same_app, software
 from fedbary.client_app.discretion import AnswerRefused
-from fedbary.client_app.limits import LimitReached, count, require_size
+from fedbary.client_app.limits import LimitReached, Told, count, require_size
 from fedbary.client_app.node import node_of
 from fedbary.data.forms import user_path
 from fedbary.data.frame import Frame
@@ -20,15 +20,15 @@ from fedbary.data.ids import digests, split
 from fedbary.data.sites import Limits, Site
 from fedbary.data.tables import Choice
 from fedbary.errors import SettingError
-from fedbary.runs.answered import fewest, kept_apart
+from fedbary.runs.answered import Asked, fewest, kept_apart, unusual
 from fedbary.strategies.internals import log
-from fedbary.tasks import task_of
+from fedbary.tasks import _sums, task_of
+from fedbary.tasks._look import rules
 from fedbary.tasks._look.rules import (
     DIGESTS,
     IDS,
     REPEATED,
     WORDS,
-    Told,
     answer,
     own_lines,
     table_told,
@@ -47,12 +47,11 @@ def look(message: Message, context: Context) -> Message:
         raise SettingError("task", node.settings.task, "tables or regression")
     whole = task.table(site)
     limits = task.disclosure(site) if site.partition is None else None
-    width = len(_told(whole, task.choice))
-    require_size(limits, whole.count, width)
-    table = _apart(task, site, whole, width) if site.partition is None else whole
-    columns = _told(table, task.choice)
-    if "question" in config:
-        question = str(config["question"])
+    told = Told(whole.count, len(_told(whole, task.choice)))
+    require_size(limits, told)
+    table = _apart(task, site, whole) if site.partition is None else whole
+    columns, question = _told(table, task.choice), str(config.get("question", ""))
+    if question:
         if question == "columns":
             for line in own_lines(whole, columns):
                 log(WARNING, "%s", one_line(f"{site.name}: {line}", SCREEN))
@@ -69,7 +68,8 @@ def look(message: Message, context: Context) -> Message:
         found |= {"num-examples": table.count, "num-held-out": 0}
         words = {"name": site.name, "content": "", **software()}
     records = RecordDict({"metrics": MetricRecord(found), "site": ConfigRecord(words)})
-    return count(node, limits, table.count, len(columns), Message(records, reply_to=message))
+    terms = told.columns if question == _sums.MOMENTS else 0
+    return count(node, limits, told, Message(records, reply_to=message), terms)
 
 
 def _of_ids(site: Site, table: Frame, column: str, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,12 +87,15 @@ def _of_ids(site: Site, table: Frame, column: str, asked: Mapping[str, Any]) -> 
     return {}
 
 
-def _apart(task: Rows, site: Site, table: Frame, columns: int) -> Frame:
+def _apart(task: Rows, site: Site, table: Frame) -> Frame:
     """Return a table without the rows that a look and the runs together would show."""
-    limits = task.disclosure(site) or Limits()
-    if not (limits.budget and site.state_path) or table.count < fewest(limits, columns):
+    limits, told = task.disclosure(site) or Limits(), _told(table, task.choice)
+    if not (limits.budget and site.state_path) or table.count < fewest(limits, len(told)):
         return table
-    kept = kept_apart(user_path(site.state_path), task.hashes(site), columns, limits)
+    marks = [mark for column in told.values() for mark in unusual(column.numbers)]
+    held = np.stack(marks, 1) if marks else np.zeros((table.count, 0), dtype=bool)
+    asked = Asked(task.hashes(site), held, len(told))
+    kept = kept_apart(user_path(site.state_path), asked, limits, 1).rows
     if not len(kept):
         raise LimitReached("this site's rows differ from those of earlier answers by too few")
     return table if len(kept) == table.count else _part(table, kept.tobytes())
@@ -104,5 +107,5 @@ def _part(table: Frame, kept: bytes) -> Frame:
 
 
 @lru_cache(maxsize=4)
-def _told(table: Frame, choice: Choice) -> dict[str, Told]:
+def _told(table: Frame, choice: Choice) -> dict[str, rules.Told]:
     return table_told(table, choice)

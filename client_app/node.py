@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedbary import Posterior
 from fedbary.attacks import Attack, hostile_clients
-from fedbary.client_app.limits import count, left, require_size
+from fedbary.client_app.limits import Told, count, left, require_size
 from fedbary.data.deal import Shard
 from fedbary.data.forms import one_state, user_path
 from fedbary.data.sites import Limits, Site, site_from
@@ -156,19 +156,21 @@ class Job:
         return self.task.disclosure(site) if site.partition is None else None
 
     @property
-    def size(self) -> tuple[int, int]:
-        """The numbers of its rows and of their columns."""
+    def told(self) -> Told:
+        """What its answers are of."""
         held = self.held
-        return len(held.y) + len(held.y_held_out), math.prod(held.x.shape[1:])
+        rows = len(held.y) + len(held.y_held_out)
+        return Told(rows, math.prod(held.x.shape[1:]), held.bear)
 
-    def counted(self, reply: Message) -> Message:
-        """Return a reply once its numbers are counted, see `limits`."""
-        return count(self.node, self.limits, *self.size, reply)
+    def counted(self, reply: Message, *, products: bool = False) -> Message:
+        """Return a reply, perhaps with slopes or products, once its numbers are counted."""
+        terms = self.task.terms_of(self.signature) if products else 0
+        return count(self.node, self.limits, self.told, reply, terms)
 
     @property
     def numbers_left(self) -> int:
         """The numbers that it may still send, see `limits`."""
-        return left(self.node, self.limits, *self.size)
+        return left(self.node, self.limits, self.told, self.task.terms_of(self.signature))
 
     def client(self, request: Request, model: nn.Module) -> Client:
         """Return the client that answers a message with a network."""
@@ -210,5 +212,7 @@ def job_of(message: Message, context: Context) -> Job:
         content = "" if node.site.partition is None else task.content
     prepared = task.prepared(held, facts) if facts else held
     job = Job(node, task, signature, facts, held, prepared, raw, content)
-    require_size(job.limits, *job.size)
+    require_size(job.limits, job.told)
+    if facts and job.limits:
+        task.require_told(held, facts, job.limits.min_cell)
     return job

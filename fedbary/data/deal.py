@@ -5,6 +5,7 @@ Server and clients compute the same deal from the same settings; no data travel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +27,8 @@ class Shard:
     """One client's inputs and targets: what it trains on, and what it holds out.
 
     `independent` marks one held-out row of each group, (n,) bool; None where all rows count.
-    `groups` are those of the rows that it trains on; None where each stands alone.
+    `groups` are those of the rows that it trains on; None where each stands alone. `bear` is how
+    many answers with products of columns the site's limits allow over all runs.
     """
 
     x: Tensor
@@ -35,6 +37,7 @@ class Shard:
     y_held_out: Tensor
     independent: Tensor | None = None
     groups: Tensor | None = None
+    bear: float = math.inf
 
 
 TEST_FRACTION = 0.1

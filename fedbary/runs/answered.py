@@ -9,6 +9,9 @@ and answers of the sets of rows S_k,
 a sum over blocks b. So a site answers only from rows that leave each block with as many rows as it
 must have to answer at all. If they would not, it leaves more rows out, always the same.
 
+A difference of two sums shows the rows of a level in a block alone, too. So each block has enough
+rows of each level, or none. All these rows bear some answers and no more, see `fedbary.runs.sent`.
+
 A row is known by a hash of all its cells. So a row that has changed is a new one.
 """
 
@@ -16,10 +19,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,10 +32,41 @@ from fedbary.data.frame import Frame
 from fedbary.data.grouping import group_numbers
 from fedbary.data.sites import Limits
 from fedbary.errors import SettingError
+from fedbary.runs.sent import Sent
 from fedbary.runs.whole import locked, read_tensors, write_tensors
 
 ANSWERED = "answered.safetensors"
 """The file in a site's state folder that says which rows were in which answers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Rows that a site would answer from, and what it is asked for.
+
+    Attributes
+    ----------
+    rows : ndarray
+        Different hashes, (N,) int64, see `hashes_of`.
+    marks : ndarray
+        Which rows have each mark, (N, J) bool: a level, or another value than the commonest. Sums
+        of products show the rows of a mark alone.
+    columns : int
+        Columns of the rows.
+    words : str
+        What else distinguishes the question from others of so many columns.
+    """
+
+    rows: np.ndarray
+    marks: np.ndarray
+    columns: int
+    words: str = ""
+
+
+class Kept(NamedTuple):
+    """The numbers of the rows that a site answers from; answers that they bear over all runs."""
+
+    rows: np.ndarray
+    bear: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,21 +90,41 @@ class Answered:
     columns: np.ndarray
     asked: np.ndarray
 
-    def apart(self, rows: np.ndarray, columns: int, limits: Limits) -> np.ndarray:
-        """Return the rows that a site may answer from: a mask (N,) for different hashes (N,).
+    def apart(self, asked: Asked, kept: np.ndarray, limits: Limits, sent: Sent) -> np.ndarray:
+        """Return which of some rows, a mask (N,), a site may answer from.
 
         Sums of p and of q columns have those of min(p, q) columns in common. So the blocks of each
         number of columns are those of the sets with as many or more.
         """
-        widths = sorted({columns, *self.columns.clip(max=columns).tolist()})
-        places = self._places(rows)
-        blocks = [_blocks(self.sets[self.columns >= width], places) for width in widths]
-        kept, count = np.ones(len(rows), dtype=bool), -1
-        while kept.sum() != count:
-            count = kept.sum()
-            for width, (block, sizes) in zip(widths, blocks, strict=True):
-                _leave_out(kept, rows, block, sizes, fewest(limits, width))
+        few = sent.least(limits, 2) if len(self.sets) else 1
+        for width, block, sizes in self._blocks(asked):
+            least = fewest(limits, width)
+            if len(self.sets):
+                least = max(least, math.ceil(sent.bearing(limits) / 2 * each_answer(width)))
+            kept = _left_out(kept, asked, block, sizes, least, few)
         return kept
+
+    def bear(self, asked: Asked, kept: np.ndarray, limits: Limits) -> float:
+        """Return the answers that rows, a mask (N,), bear over all runs: `budget` m of m rows.
+
+        Blocks bear twice as many, as each needs two.
+        """
+        if not limits.budget:
+            return math.inf
+        found = [asked.marks[kept].sum(0)]
+        for width, block, sizes in self._blocks(asked):
+            held = np.unique(block[block > 0])
+            if np.count_nonzero(sizes) > 1:
+                found += [2 * asked.marks[block == each].sum(0) for each in held]
+                found.append(2 * sizes / each_answer(width))
+        every = np.concatenate(found).astype(float)
+        return limits.budget * float(every[every > 0].min(initial=math.inf))
+
+    def _blocks(self, asked: Asked) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        """Return numbers of columns, with the block of each row (N,) and the rows of each block."""
+        widths = sorted({asked.columns, *self.columns.clip(max=asked.columns).tolist()})
+        places = self._places(asked.rows)
+        return [(width, *_blocks(self.sets[self.columns >= width], places)) for width in widths]
 
     def _places(self, rows: np.ndarray) -> np.ndarray:
         """Return the place of each row among those of the sets, (N,); n for a row of none."""
@@ -78,12 +132,12 @@ class Answered:
         known = np.append(self.rows, 0)[places] == rows
         return np.where(known, places, len(self.rows))
 
-    def again(self, asked: int, rows: np.ndarray) -> np.ndarray | None:
+    def again(self, question: int, rows: np.ndarray) -> np.ndarray | None:
         """Return which of some rows (N,) are in an earlier answer to a question, if any."""
-        (same,) = np.nonzero(self.asked == asked)
+        (same,) = np.nonzero(self.asked == question)
         return np.isin(rows, self.rows[self.sets[same[0]]]) if len(same) else None
 
-    def and_of(self, rows: np.ndarray, columns: int, asked: int) -> Answered:
+    def and_of(self, rows: np.ndarray, columns: int, question: int) -> Answered:
         """Return these sets and another, the rows with some different hashes (N,)."""
         rows = np.sort(rows)
         every = np.sort(np.append(self.rows, rows[self._places(rows) == len(self.rows)]))
@@ -91,7 +145,7 @@ class Answered:
         sets[:, np.searchsorted(every, self.rows)] = self.sets
         one = np.zeros(len(every), dtype=bool)
         one[np.searchsorted(every, rows)] = True
-        numbers = np.append(self.columns, columns), np.append(self.asked, asked)
+        numbers = np.append(self.columns, columns), np.append(self.asked, question)
         return Answered(every, np.vstack([sets, one]), *numbers)
 
 
@@ -104,9 +158,9 @@ NOTHING = Answered(NUMBERS, np.zeros((0, 0), dtype=bool), NUMBERS, NUMBERS)
 """Of a site that has not answered yet."""
 
 
-def _question(rows: np.ndarray, columns: int, limits: Limits) -> int:
+def _question(asked: Asked, limits: Limits) -> int:
     """Return a digest of what a site is asked for."""
-    held = np.sort(rows).tobytes() + f"{columns} {limits}".encode()
+    held = np.sort(asked.rows).tobytes() + f"{asked.columns} {asked.words} {limits}".encode()
     return int.from_bytes(hashlib.blake2b(held, digest_size=8).digest(), "little", signed=True)
 
 
@@ -123,21 +177,61 @@ def _blocks(sets: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return block[places], sizes
 
 
-def _leave_out(
-    kept: np.ndarray, rows: np.ndarray, block: np.ndarray, sizes: np.ndarray, least: int
-) -> None:
-    """Take rows out of a mask (N,) until each block has `least` rows inside and outside, or none.
+def _left_out(
+    kept: np.ndarray, asked: Asked, block: np.ndarray, sizes: np.ndarray, least: int, few: int
+) -> np.ndarray:
+    """Return a mask (N,) without rows that must leave, so that no block shows few rows.
 
-    Those with the least hashes leave.
+    Each block then has `least` rows inside and outside, or none. So has each mark in a block, with
+    `few` rows. Rows with the least hashes leave. Rows that are not among those asked for may have
+    any mark.
     """
-    inside = np.bincount(block[kept], minlength=len(sizes))
-    outside = sizes - inside
-    gone = np.where(outside > 0, (least - outside).clip(0), 0)
-    gone = np.where(inside - gone < least, inside, gone)
-    kept &= (gone < inside)[block]
-    for each in np.flatnonzero((gone > 0) & (gone < inside)):
-        held = np.flatnonzero(kept & (block == each))
-        kept[held[np.argpartition(rows[held], gone[each] - 1)[: gone[each]]]] = False
+    kept, count = kept.copy(), -1
+    every = np.column_stack([np.ones_like(kept), asked.marks])
+    wanted = np.array([least] + [few] * asked.marks.shape[1])
+    strange = sizes - np.bincount(block, minlength=len(sizes))
+    while kept.sum() != count:
+        count = kept.sum()
+        for each in np.unique(block[kept]):
+            own = np.flatnonzero(block == each)
+            marks, old = every[own], each > 0
+            held, inside = marks.sum(0), marks[kept[own]].sum(0)
+            outside = held - inside
+            some = outside > 0
+            if strange[each] > 0:
+                outside[0] += strange[each]
+                some[:] = True
+            gone = np.where(old & some, (wanted - outside).clip(0), 0)
+            gone = np.where(inside - gone < wanted, inside, gone)
+            for mark in np.flatnonzero(gone):
+                rows = own[kept[own] & marks[:, mark]]
+                more = gone[mark] - (inside[mark] - len(rows))
+                kept[rows[np.argsort(asked.rows[rows])[: max(0, more)]]] = False
+    return kept
+
+
+def in_common(marks: np.ndarray, kept: np.ndarray, least: int) -> np.ndarray:
+    """Return a mask (N,) without rows that have a mark, (N, J), that fewer than `least` have."""
+    while True:
+        rows = marks[kept].sum(0)
+        gone = kept & marks[:, (rows > 0) & (rows < least)].any(1)
+        if not gone.any():
+            return kept
+        kept = kept & ~gone
+
+
+def unusual(values: np.ndarray) -> list[np.ndarray]:
+    """Return which values (N,) differ from the commonest, and which do not; none if few are it."""
+    found, counts = np.unique(values, return_counts=True)
+    if 2 * counts.max(initial=0) < len(values):
+        return []
+    other = values != found[counts.argmax()]
+    return [other, ~other]
+
+
+def each_answer(columns: int) -> float:
+    """Return how many numbers an answer has for each number of a row: slopes and products."""
+    return (columns + 4) / 2
 
 
 def fewest(limits: Limits, columns: int) -> int:
@@ -168,47 +262,39 @@ def hashes_of(table: Frame) -> np.ndarray:
     return rows
 
 
-def kept_apart(
-    folder: Path,
-    rows: np.ndarray,
-    columns: int,
-    limits: Limits,
-    common: Callable[[np.ndarray], np.ndarray] = np.ones_like,
-) -> np.ndarray:
-    """Return the numbers of the rows that a site answers from, once they are kept in its folder.
+def kept_apart(folder: Path, asked: Asked, limits: Limits, least: int | None = None) -> Kept:
+    """Return the rows that a site answers from, once they are kept in its folder.
 
     Parameters
     ----------
     folder
         The site's state folder.
-    rows
-        Hashes of the rows that it would answer from, (N,), see `hashes_of`.
-    columns
-        Columns that it is asked for.
+    asked
+        Rows that it would answer from.
     limits
         What it tells at most.
-    common
-        Another rule: from numbers of rows a mask of those that may stay.
+    least
+        Rows that each mark has at least; None for as many as bear the answers of a short run.
 
     Raises
     ------
     SettingError
-        If the file of its earlier answers is damaged.
+        If a file of its earlier answers is damaged.
     """
-    kept, count = np.arange(len(rows)), -1
     with locked(folder):
-        told = _read(folder / ANSWERED)
-        kept = kept[common(kept).astype(bool)]
-        asked = _question(rows[kept], columns, limits)
-        if (found := told.again(asked, rows[kept])) is not None:
-            return kept[found]
-        while len(kept) != count:
-            count = len(kept)
-            kept = kept[told.apart(rows[kept], columns, limits)]
-            kept = kept[common(kept).astype(bool)]
-        if len(kept):
-            _write(folder / ANSWERED, told.and_of(rows[kept], columns, asked))
-    return kept
+        told, sent = _read(folder / ANSWERED), Sent.read(folder)
+        question = _question(asked, limits)
+        kept = told.again(question, asked.rows)
+        if kept is None:
+            least = Sent().least(limits) if least is None else least
+            kept, count = np.ones(len(asked.rows), dtype=bool), -1
+            while kept.sum() != count:
+                count = kept.sum()
+                kept = told.apart(asked, in_common(asked.marks, kept, least), limits, sent)
+            told = told.and_of(asked.rows[kept], asked.columns, question)
+            if kept.any():
+                _write(folder / ANSWERED, told)
+    return Kept(np.flatnonzero(kept), told.bear(asked, kept, limits))
 
 
 def _read(file: Path) -> Answered:

@@ -64,7 +64,8 @@ if TYPE_CHECKING:
 def moved(shard: Shard, device: torch.device) -> Shard:
     """Return a shard on a device, once per process."""
     parts: dict[str, Any] = {
-        name: held if held is None else held.to(device) for name, held in vars(shard).items()
+        name: held.to(device) if isinstance(held, Tensor) else held
+        for name, held in vars(shard).items()
     }
     return Shard(**parts)
 
@@ -225,6 +226,24 @@ class Task(ABC):
     def disclosure(self, site: Site) -> Limits | None:
         """Return what a site tells of its rows at most; None for no bound."""
         return site.limits
+
+    def terms_of(self, signature: Any) -> int:
+        """Return how many columns the products in a site's answers are of; 0 if it counts none."""
+        return 0
+
+    def is_of_terms(self, question: str, asked: Mapping[str, Any]) -> bool:
+        """Return whether an answer has sums or products of these columns."""
+        return False
+
+    def fewest_shown(self, held: Shard, facts: Facts) -> int:
+        """Return the fewest rows of a site that answers by such facts show alone; 0 if none do."""
+        return 0
+
+    def require_told(self, held: Shard, facts: Facts, least: int) -> None:
+        """Raise a SettingError if the server's facts would show fewer than `least` rows."""
+        if 0 < self.fewest_shown(held, facts) < least:
+            allowed = f"splines with none or {least} of a site's rows beyond each knot"
+            raise SettingError("terms", "few rows beyond a knot", allowed)
 
     def raw(self, site: Site, signature: Any) -> Shard:
         """Return what a site holds, before a network makes features of it."""

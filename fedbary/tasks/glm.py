@@ -54,7 +54,7 @@ from fedbary.methods.pvi import PVI
 from fedbary.parts.parameters import Count, NameList, Positive
 from fedbary.predictive import Forecast, Prediction, Predictive
 from fedbary.runs import schema
-from fedbary.runs.answered import fewest, kept_apart
+from fedbary.runs.answered import Asked, fewest, in_common, kept_apart, unusual
 from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfRows
@@ -64,6 +64,7 @@ from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._families import FAMILIES, Family, with_first
 from fedbary.tasks._rows import Rows
 from fedbary.tasks._values import (
+    LEAST,
     Condition,
     Dialogue,
     Facts,
@@ -343,6 +344,22 @@ class Glm(Rows):
         """Return what a site tells of its rows at most: the stricter of its own and the run's."""
         return (site.limits or Limits()).stricter(**self.own.limits)
 
+    def terms_of(self, signature: Layout) -> int:
+        """Return how many columns the terms have, at most as many as the rows."""
+        return min(len(self.design(signature).names), len(signature.features))
+
+    def is_of_terms(self, question: str, asked: Mapping[str, Any]) -> bool:
+        """Return whether an answer has sums or products of the terms' columns, or of scores."""
+        return question in (_sums.MOMENTS, _sandwich.NAME) or "all-knots" in asked
+
+    def fewest_shown(self, held: Shard, facts: Facts) -> int:
+        """Return the fewest rows beyond a knot: the server sets the knots."""
+        if not len(facts["knots"]):
+            return 0
+        columns = self.design(self.signature(), facts).columns(held.x).numpy().T
+        rows = [int(mark.sum()) for column in columns for mark in unusual(column)]
+        return min((count for count in rows if count), default=0)
+
     def shard(self, site: Site, signature: Layout) -> Shard:
         """Return a site's rows; of its own rows without those that would be known by its answers.
 
@@ -353,32 +370,36 @@ class Glm(Rows):
         if site.partition is not None:
             return held
         limits, columns = self.disclosure(site), held.x.shape[1]
-        least, x = limits.min_cell, self._with_pairs(held.x, signature)
-        found = self._of_rows(held, common_rows(x, least), least)
-        if not (limits.budget and site.state_path and len(found.y) >= fewest(limits, columns)):
-            return found
+        least, marks = limits.min_cell, self._marks(held.x, signature)
+        found = in_common(marks, np.ones(len(marks), dtype=bool), least)
+        if limits.budget and site.state_path and found.sum() >= fewest(limits, columns):
+            rows = self.hashes(site)[self.load(site.data_path, signature).places]
+            asked = Asked(rows, marks, columns, self.own.terms)
+            kept = kept_apart(user_path(site.state_path), asked, limits)
+            return replace(self._of_rows(held, kept.rows, least), bear=kept.bear)
+        return self._of_rows(held, np.flatnonzero(found), least)
 
-        def common(rows: np.ndarray) -> np.ndarray:
-            return common_rows(x[rows], least).numpy()
+    def _marks(self, x: Tensor, layout: Layout) -> np.ndarray:
+        """Return which rows have each level, or other values than a column's usual one, (N, J).
 
-        rows = self.hashes(site)[self.load(site.data_path, signature).places]
-        kept = kept_apart(user_path(site.state_path), rows, columns, limits, common)
-        return self._of_rows(held, torch.from_numpy(kept), least)
-
-    def _with_pairs(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return features and, of each term of several columns, the products of their 0s and 1s."""
-        widths = [max(1, len(levels)) for _, levels in layout.columns]
-        parts = dict(zip(dict(layout.columns), x.split(widths, 1), strict=True))
-        found = [x]
+        So have rows in which several such are together in a term.
+        """
+        widths, cells = [max(1, len(levels)) for _, levels in layout.columns], []
+        for part in x.split(widths, 1):
+            own = part.numpy().T
+            cells.append(list(own == 1) if len(own) > 1 else unusual(own[0]))
+        parts = dict(zip(dict(layout.columns), cells, strict=True))
+        found = [mark for part in cells for mark in part]
         for term in self._terms(layout):
             held = [parts[name] for name in dict.fromkeys(factor.column for factor in term)]
-            held = [part for part in held if ((part == 0) | (part == 1)).all()]
-            cells = itertools.product(*(part.unbind(1) for part in held))
-            found += [torch.stack(each, 1).prod(1, keepdim=True) for each in cells if len(each) > 1]
-        return torch.cat(found, 1)
+            some = [part for part in held if part]
+            if len(some) > 1:
+                found += [np.logical_and.reduce(each) for each in itertools.product(*some)]
+        return np.stack(found, 1) if found else np.zeros((len(x), 0), dtype=bool)
 
-    def _of_rows(self, held: Shard, kept: Tensor, least: int) -> Shard:
+    def _of_rows(self, held: Shard, numbers: np.ndarray, least: int) -> Shard:
         """Return some rows of a site; a SettingError if a class or event has too few."""
+        kept = torch.from_numpy(numbers)
         groups = None if held.groups is None else held.groups[kept]
         held = replace(held, x=held.x[kept], y=held.y[kept], groups=groups)
         few = [count for count in self._cells(held).tolist() if 0 < count < least]
@@ -408,7 +429,8 @@ class Glm(Rows):
             return notes
         least, table = self.disclosure(site).min_cell, self.load(site.data_path, signature)
         notes = (*notes, *self._of_names(table.groups))
-        gone = int((~common_rows(self._with_pairs(table.x, signature), least)).sum())
+        marks = self._marks(table.x, signature)
+        gone = int((~in_common(marks, np.ones(len(marks), dtype=bool), least)).sum())
         said = (
             f"{gone} rows hold a level, or one of two values, of fewer than {least} rows: left out"
         )
@@ -493,6 +515,7 @@ class Glm(Rows):
             y = one_hot(shard.y, len(layout.classes)) if layout.classes else shard.y[:, None]
             return _sums.answer(torch.cat([shard.x, y], 1), asked)
         facts = {name: torch.tensor(asked[f"all-{name}"]).double() for name in ("mean", "knots")}
+        self.require_told(shard, facts, asked.get(LEAST, 0))
         columns = self.design(layout, facts).columns(shard.x)
         if question == _sums.NAME:
             return _sums.answer(columns, asked)
@@ -928,25 +951,6 @@ def copies(rows: Tensor) -> int:
     spread = 3 * math.sqrt(rate * (1 - rate) * len(rows))
     found = len(rows) - len(rows.unique(dim=0))
     return found if found > max(rate * len(rows) + spread, len(rows) / 10) else 0
-
-
-def common_rows(x: Tensor, least: int) -> Tensor:
-    """Return a mask (N,) of the rows without a value of a 0/1 column that fewer than `least` have.
-
-    Rows leave until each value of each such column has `least` rows or none.
-    """
-    kept = torch.ones(len(x), dtype=torch.bool)
-    binary = ((x == 0) | (x == 1)).all(0)
-    while True:
-        held, rows = x[kept][:, binary], int(kept.sum())
-        ones = held.sum(0)
-        few = torch.stack([(0 < n) & (n < least) for n in (rows - ones, ones)])
-        gone = (
-            torch.stack([few[0] & (x[:, binary] == 0), few[1] & (x[:, binary] == 1)]).any(0).any(1)
-        )
-        if not (gone & kept).any():
-            return kept
-        kept &= ~gone
 
 
 @functools.lru_cache(maxsize=8)

@@ -254,6 +254,10 @@ class Survival(Glm):
         nn.init.zeros_(layer.weight)
         return nn.Sequential(OrderedDict(flatten=nn.Flatten(), output=layer))
 
+    def is_of_terms(self, question: str, asked: Mapping[str, Any]) -> bool:
+        """Return whether an answer has sums or products of the terms' columns, or of residuals."""
+        return question == _proportional.NAME or super().is_of_terms(question, asked)
+
     def loss(self, facts: Facts) -> Loss:
         """Return the mean negative log-likelihood."""
         return Cox() if self.own.family == "cox" else super().loss(facts)

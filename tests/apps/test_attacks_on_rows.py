@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from runs_of import INLINE
 from scipy.optimize import least_squares
 from scipy.special import expit
@@ -12,10 +11,10 @@ from scipy.stats import binom
 
 from fedbary import client_app
 from fedbary.data.sites import Limits
+from fedbary.runs.answered import in_common, unusual
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
-from fedbary.tasks.glm import common_rows
 
 COLUMNS, WIDTH = 3, 4
 SLOPES = np.array([0.8, -0.5, 0.3, 0.2])
@@ -165,7 +164,7 @@ def test_a_patient_at_a_rare_level_is_read_off_a_curvature_unless_the_site_leave
     whole = np.c_[x, level]
     seen = last(whole)
     assert np.allclose(seen[:COLUMNS] / seen[-1], x[7, :COLUMNS])
-    kept = common_rows(torch.tensor(whole), Limits().min_cell).numpy()
+    kept = in_common(np.stack(unusual(level), 1), np.ones(40, dtype=bool), Limits().min_cell)
     assert not kept[7] and kept.sum() == 39 and not last(whole[kept]).any()
 
 

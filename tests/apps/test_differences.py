@@ -36,12 +36,17 @@ def folder(tmp_path):
     return tmp_path
 
 
+def first_sums(metrics):
+    """The rows and the sums of u and v, if an answer has sums."""
+    return (metrics["count"], np.array(metrics["total"][:2])) if "total" in metrics else None
+
+
 class Enough(Exception):
     """The attack has what it needs."""
 
 
-def told(folder, node=None, **words):
-    """The rows and the sums of u and v in a site's first answer with sums."""
+def told(folder, node=None, enough=first_sums, **words):
+    """What is enough of a site's answers; at first the rows and the sums of u and v."""
     usual = {"task": "glm", "target": "ill", "terms": "u v", "clients": 1, "rounds": 1}
     if looks := words.get("task") == "tables":
         usual = {"target": "ill", "clients": 1}
@@ -53,8 +58,8 @@ def told(folder, node=None, **words):
         def _answer(self, message):
             reply = super()._answer(message)
             for metrics in reply.content.metric_records.values() if reply.has_content() else ():
-                if "total" in metrics:
-                    found.append((metrics["count"], np.array(metrics["total"][:2])))
+                if (one := enough(metrics)) is not None:
+                    found.append(one)
                     raise Enough
             return reply
 

@@ -18,11 +18,11 @@ from fedbary import client_app
 from fedbary.client_app.limits import in_cells
 from fedbary.data.sites import Limits, site_from
 from fedbary.errors import RunError, SettingError
+from fedbary.runs.answered import in_common, unusual
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
 from fedbary.tasks import task_of
-from fedbary.tasks.glm import common_rows
 
 LAPLACE = {
     **INLINE, "task": "tables", "target": "out", "model": "linear", "method": "PVI",
@@ -81,7 +81,7 @@ def test_a_site_sends_no_more_numbers_than_its_budget_over_all_runs(nodes, tmp_p
     for _ in range(3):
         lines, sent, errors = federate(nodes, tmp_path)
         total += sent["a"]
-        assert json.loads(counter.read_bytes()) == {"numbers": total}
+        assert json.loads(counter.read_bytes())["numbers"] == total
         assert total <= budget * ROWS * (COLUMNS + 1)
     assert [line["admitted"] for line in lines[1:]] == [2] * 4
     assert not errors  # no site is asked in vain
@@ -116,7 +116,9 @@ def test_a_small_site_answers_nothing(nodes, tmp_path):
     assert all("too few rows" in text and str(ROWS) not in text for text in errors)
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"numbers": -1}', b'{"numbers": "0"}', b"[1]"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"numbers": -1, "answers": 0}', b'{"numbers": 0}', b"[1]"]
+)
 def test_a_damaged_counter_is_no_empty_one(nodes, content, tmp_path):
     (tmp_path / "of a").mkdir()
     (tmp_path / "of a" / "sent.json").write_bytes(content)
@@ -184,6 +186,12 @@ def test_cuts_of_real_sites_are_near_those_of_all_counts(tmp_path):
     assert abs(ranks[0] - ranks[1]).max() < 3 * 5 / len(times)
 
 
+def common_rows(x, least):
+    """Which rows stay, (N,), if each column's unusual value needs so many rows."""
+    marks = [mark for column in x.numpy().T for mark in unusual(column)]
+    return torch.from_numpy(in_common(np.stack(marks, 1), np.ones(len(x), dtype=bool), least))
+
+
 @given(st.integers(0, 10**6), st.integers(2, 6))
 def test_rows_leave_until_no_level_is_rare(seed, least):
     rng = torch.Generator().manual_seed(seed)
@@ -233,6 +241,39 @@ def test_rows_of_a_rare_pair_of_levels_are_left_out_if_a_term_is_of_both(tmp_pat
         words = {"task": "glm", "target": "ill", "terms": terms}
         task = task_of(resolve({**words, "dataset": f"{tmp_path}/server.csv"}))
         assert len(task.shard(site, task.signature()).y) == 120 - gone
+
+
+def test_a_rare_level_bounds_the_answers_of_all_runs_and_a_rarer_one_is_left_out(nodes, tmp_path):
+    """Its rows bear the budget's share of answers, whatever else the table has."""
+    draw, rows = np.random.default_rng(2), 1500
+    for name, rare in (("server", 90), ("a", 20), ("b", 90), ("c", 9)):
+        table = pd.DataFrame({"u": draw.normal(size=rows), "out": draw.choice([*"ny"], rows)})
+        table["stage"] = np.repeat(["III", "II", "I"], [rare, 500, rows - 500 - rare])
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    words, answers = {"task": "glm", "terms": "u stage", "rounds": 4}, {}
+    for _ in range(3):
+        federate(nodes, tmp_path, **words)
+    for each in nodes:
+        counter = tmp_path / f"of {each['name']}" / "sent.json"
+        answers[each["name"]] = json.loads(counter.read_bytes())["answers"]
+    budget = Limits().budget
+    assert 4 < answers["a"] <= budget * 20 < answers["b"] <= budget * 90
+    assert answers["c"] == answers["b"]  # that level is not in its answers
+    task = task_of(resolve({**LAPLACE, "dataset": f"{tmp_path}/server.csv", **words}))
+    kept = [len(task.shard(site_from(each), task.signature()).y) for each in nodes]
+    assert kept == [rows, rows, rows - 9]
+
+
+def test_a_knot_with_few_rows_of_a_site_beyond_it_is_answered_by_nobody(nodes, tmp_path):
+    """The column of a spline is 0 up to its knot, so that a server could set it below one row."""
+    table = pd.read_csv(tmp_path / "a.csv")
+    table["u"] = table["u"].clip(upper=np.sort(table["u"])[-100])
+    table.loc[:2, "u"] = [2.0, 2.1, 2.2]
+    table.to_csv(tmp_path / "a.csv", index=False)
+    nodes = [{**each, "budget": 9.0} for each in nodes]
+    lines, _, errors = federate(nodes, tmp_path, task="glm", terms="spline(u,5) v", rounds=2)
+    assert all("beyond each knot" in text for text in errors) and errors
+    assert lines[-1]["admitted"] == 2
 
 
 def test_sites_that_may_answer_once_answer_late_and_the_coefficients_are_the_pooled_ones(tmp_path):

@@ -9,10 +9,17 @@ from hypothesis import strategies as st
 from fedbary.data.frame import frame_of
 from fedbary.data.sites import Limits
 from fedbary.errors import SettingError
-from fedbary.runs.answered import ANSWERED, fewest, hashes_of, kept_apart
+from fedbary.runs.answered import ANSWERED, Asked, fewest, hashes_of, kept_apart
+from fedbary.runs.sent import Sent
 
-LIMITS = Limits(min_rows=4, max_columns=1.0)
+LIMITS = Limits(min_rows=4, max_columns=1.0, budget=99.0)
 ROWS = 60
+
+
+def kept_of(folder, rows, columns, marks=None):
+    """The rows of those that a site is asked for that it answers from."""
+    marks = np.zeros((len(rows), 0), dtype=bool) if marks is None else marks
+    return rows[kept_apart(folder, Asked(rows, marks, columns), LIMITS).rows]
 
 
 def answers(folder, seed, number):
@@ -22,7 +29,7 @@ def answers(folder, seed, number):
     for _ in range(number):
         wanted = hashes[draw.random(ROWS) > draw.choice([0, 0.03, 0.1, 0.5])]
         columns = int(draw.integers(1, 9))
-        found.append((wanted, wanted[kept_apart(folder, wanted, columns, LIMITS)], columns))
+        found.append((wanted, kept_of(folder, wanted, columns), columns))
     return found
 
 
@@ -43,6 +50,51 @@ def test_no_combination_of_answers_is_a_sum_of_few_rows(tmp_path_factory, seed, 
         assert all(blocks(sets, rows) >= fewest(LIMITS, width))
 
 
+def shown(held, marks):
+    """How many rows with each mark each pattern of sets has, without patterns of none."""
+    patterns = np.stack([kept for kept, _ in held], 1)
+    kinds, kind = np.unique(patterns, axis=0, return_inverse=True)
+    counts = np.array([marks[kind.ravel() == each].sum(0) for each in range(len(kinds))])
+    return counts[kinds.any(1)]
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**6), number=st.integers(1, 5))
+def test_no_combination_of_answers_shows_few_rows_of_a_level(tmp_path_factory, seed, number):
+    """Also where rows that lack a cell have a level that the site does not see in this run."""
+    draw, folder = np.random.default_rng(seed), tmp_path_factory.mktemp("site")
+    rows = draw.integers(-(2**63), 2**63 - 1, ROWS)
+    marks = draw.random((ROWS, 3)) < draw.choice([0.1, 0.3, 0.5], 3)
+    marks = np.column_stack([marks, ~marks])
+    limits = Limits(min_rows=4, max_columns=1.0, min_cell=3, budget=99.0)
+    held = []
+    for _ in range(number):
+        wanted = draw.random(ROWS) > draw.choice([0, 0.03, 0.1, 0.5])
+        found = kept_apart(folder, Asked(rows[wanted], marks[wanted], 2), limits).rows
+        kept = np.zeros(ROWS, dtype=bool)
+        kept[np.flatnonzero(wanted)[found]] = True
+        held.append((kept, wanted))
+    counts = shown(held, marks)
+    assert not ((counts > 0) & (counts < limits.min_cell)).any()
+
+
+@given(answers=st.integers(0, 40), columns=st.integers(1, 12))
+def test_rows_that_bear_answers_bear_three_more(tmp_path_factory, answers, columns):
+    """They are the budget's share of the numbers that a block has, or a level's rows in it."""
+    folder, limits = tmp_path_factory.mktemp("site"), Limits()
+    rows = np.random.default_rng(columns).integers(0, 2**60, 4000)
+    marks = (np.arange(4000) % 3 == 0)[:, None]
+    kept_apart(folder, Asked(rows, marks, columns), limits)
+    Sent(0, float(answers)).write(folder)
+    found = kept_apart(folder, Asked(rows[1:], marks[1:], columns), limits)
+    gone = np.setdiff1d(np.arange(3999), found.rows)
+    assert 4000 > found.bear >= answers + 3
+    block, pairs = len(gone) + 1, found.bear / 2
+    numbers = (columns + 1) * (columns + 4) / 2
+    assert pairs * numbers <= limits.budget * block * (columns + 1) * (1 + 1e-9)
+    assert pairs <= limits.budget * marks[1:][gone].sum()
+
+
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_the_same_question_has_the_same_rows_again(tmp_path_factory, seed):
@@ -50,15 +102,15 @@ def test_the_same_question_has_the_same_rows_again(tmp_path_factory, seed):
     folder = tmp_path_factory.mktemp("site")
     held = answers(folder, seed, 5)
     for wanted, kept, columns in held:
-        assert set(wanted[kept_apart(folder, wanted, columns, LIMITS)]) == set(kept)
+        assert set(kept_of(folder, wanted, columns)) == set(kept)
 
 
 def test_rows_that_differ_by_enough_are_all_answered_from(tmp_path):
     rows = np.random.default_rng(0).integers(0, 2**60, ROWS)
     for wanted in (rows[:40], rows, rows[4:], rows[:36], rows[:40]):
-        assert len(kept_apart(tmp_path, wanted, 4, LIMITS)) == len(wanted)
-    assert len(kept_apart(tmp_path, rows[:39], 4, LIMITS)) == 36  # rows 36 to 40 are a block
-    assert len(kept_apart(tmp_path, np.append(rows, 7), 4, LIMITS)) == ROWS  # a new row waits
+        assert len(kept_of(tmp_path, wanted, 4)) == len(wanted)
+    assert len(kept_of(tmp_path, rows[:39], 4)) == 36  # rows 36 to 40 are a block
+    assert len(kept_of(tmp_path, np.append(rows, 7), 4)) == ROWS  # a new row waits
 
 
 def table(**columns):
@@ -78,9 +130,9 @@ def test_a_row_is_known_by_its_cells_whatever_the_order_of_rows_and_columns():
 @pytest.mark.parametrize("content", [b"", b"{}", b"\0" * 99])
 def test_a_damaged_file_is_no_empty_one(content, tmp_path):
     rows = np.arange(ROWS)
-    kept_apart(tmp_path, rows, 2, LIMITS)
+    kept_of(tmp_path, rows, 2)
     file = tmp_path / ANSWERED
     assert file.stat().st_mode & 0o077 == 0
     file.write_bytes(content or file.read_bytes()[:-1])
     with pytest.raises(SettingError, match="the file as the site wrote it"):
-        kept_apart(tmp_path, rows, 2, LIMITS)
+        kept_of(tmp_path, rows, 2)
