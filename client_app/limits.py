@@ -82,7 +82,7 @@ def left(node: Node, limits: Limits | None, told: Told, terms: int) -> int:
 def count(node: Node, limits: Limits | None, told: Told, reply: Message, terms: int = 0) -> Message:
     """Return a reply once its numbers are counted; a LimitReached where they pass the budget.
 
-    With `terms` it holds slopes or products of so many columns. The counter is on disk before the
+    It holds slopes or products of `terms` columns, if of any. The counter is on disk before the
     reply leaves.
     """
     if limits is None or not limits.budget:

@@ -37,11 +37,13 @@ class Limits:
         Rows below which it answers nothing.
     min_cell : int
         Rows of a class, below which it answers nothing unless there are none; and of a level, or of
-        a value of two, below which it leaves out its rows. Statistics of tables keep this limit.
+        other values than the usual one, below which it leaves out its rows. Statistics of tables
+        keep this limit.
     max_columns : float
         Columns for each row above which it answers nothing.
     budget : float
-        Numbers that it sends over all runs, for each number that it holds; 0 for no bound.
+        Numbers that it sends over all runs, for each number that it holds; 0 for no bound. The rows
+        of a level have such a budget of their own, see `fedbary.runs.sent`.
     """
 
     min_rows: int = 10

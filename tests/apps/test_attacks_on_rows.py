@@ -12,6 +12,7 @@ from scipy.stats import binom
 from fedbary import client_app
 from fedbary.data.sites import Limits
 from fedbary.runs.answered import in_common, unusual
+from fedbary.runs.sent import Sent
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
@@ -219,15 +220,16 @@ def found_at_a_level(rows, answers, near, seeds, points_of=picked_at_a_level, st
     return found
 
 
-def test_one_answer_finds_no_more_rows_of_a_rare_level_than_guesses_do():
-    """The default min-cell is right for a site that answers once."""
-    seeds, level = 8, Limits().min_cell
-    (found, near), (_, guessed) = found_at_a_level(level, 1, (0.05, 0.3), seeds)
+def test_as_many_answers_as_a_rare_level_bears_find_no_more_rows_than_guesses_do():
+    """The fewest rows of a level that the default limits let into a run, in the answers of one."""
+    seeds, level = 3, Sent().least(Limits())
+    bear = int(level * Limits().budget)
+    (found, near), (_, guessed) = found_at_a_level(level, bear, (0.05, 0.3), seeds)
     rate = max(guessed, 1) / (seeds * level)
-    assert found == 0 and binom.sf(near - 1, seeds * level, rate) > 0.01
+    assert bear == 3 and found == 0 and binom.sf(near - 1, seeds * level, rate) > 0.01
 
 
-def test_three_answers_find_rows_of_a_rare_level():
-    """Why `docs/howto/privacy.md` wants five rows of a level for each answer."""
+def test_as_many_answers_of_fewer_rows_find_some():
+    """Why such a level is left out."""
     (found, near), (_, guessed) = found_at_a_level(Limits().min_cell, 3, (0.05, 0.3), 4)
     assert found > 0 and near > 2 * guessed

@@ -129,6 +129,23 @@ def test_two_runs_of_survival_differ_by_as_many(folder):
     assert hidden(one, other)
 
 
+def test_two_honest_runs_show_no_patient_of_a_level_as_their_difference(folder):
+    """One patient of a level lacks a cell: the rows that leave with it have that level, too."""
+    draw, rows = np.random.default_rng(5), 600
+    held = pd.DataFrame(draw.normal(size=(rows, 2)), columns=["u", "dose"])
+    held["stage"] = np.repeat([*"abc"], [300, 250, 50])
+    held["ill"] = draw.choice([*"ny"], rows)
+    for name, empty in (("server", 0), ("site", rows - 1)):
+        held.loc[held.index == empty, "dose"] = np.nan
+        held.to_csv(folder / f"{name}.csv", index=False)
+        held = held.fillna(1.0)
+    asked = ({"terms": "u stage"}, {"terms": "u stage dose"})
+    found = [told(folder, enough=lambda m: m.get("total"), **words) for words in asked]
+    levels = np.array([[n for n in each if n == int(n) and n > 9][:3] for each in found])
+    assert levels[0].tolist() == [300, 250, 50]
+    assert (levels[0] - levels[1] >= Limits().min_cell).all()
+
+
 def test_complete_rows_are_the_same_in_runs_of_any_terms(folder):
     one, other = (told(folder, missing="complete", terms=each) for each in ("u v", "u v dose"))
     assert one[0] == other[0] == ROWS - 1 and np.allclose(one[1], other[1])
