@@ -59,7 +59,7 @@ def in_cells(limits: Limits | None, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 class Told(NamedTuple):
-    """What a site's answers are of: rows, their columns, and the answers that they bear."""
+    """The rows that a site answers from, their columns, and the answers that they bear."""
 
     rows: int
     columns: int

@@ -157,7 +157,7 @@ class Job:
 
     @property
     def told(self) -> Told:
-        """What its answers are of."""
+        """The rows that it answers from."""
         held = self.held
         rows = len(held.y) + len(held.y_held_out)
         return Told(rows, math.prod(held.x.shape[1:]), held.bear)

@@ -48,12 +48,12 @@ class Asked:
     rows : ndarray
         Different hashes, (N,) int64, see `hashes_of`.
     marks : ndarray
-        Which rows have each mark, (N, J) bool: a level, or another value than the commonest. Sums
+        The rows of each mark, (N, J) bool: a level, or another value than the commonest. Sums
         of products show the rows of a mark alone.
     columns : int
         Columns of the rows.
     words : str
-        What else distinguishes the question from others of so many columns.
+        Further words of the question, such as its terms.
     """
 
     rows: np.ndarray

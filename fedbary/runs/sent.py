@@ -1,4 +1,4 @@
-"""What a site has sent over all runs: numbers, and answers with slopes or products of columns.
+"""A site's account over all runs: numbers sent, and answers with slopes or products of columns.
 
 T gradients and Hessians of n rows with p columns are T (p + p (p + 1) / 2) equations for the
 n (p + 1) numbers of the rows. Rows of a level have T (p + 1) equations of their own: the level's
@@ -26,7 +26,7 @@ AT_LEAST = 3.5
 
 @dataclass(frozen=True)
 class Sent:
-    """What a site has sent over all runs.
+    """A site's account over all runs.
 
     Attributes
     ----------
