@@ -37,8 +37,6 @@ LOOKS = {
 """Comparisons at each place: the rival, and each side's number of local epochs if it is given."""
 REACH = -0.4, 0.2
 """NLLs of the picture of places; the widest intervals pass them."""
-RIVALS = "digits, Dirichlet 0.5"
-"""The place of other methods."""
 RIVALS_LOOKS = {"tuned": None, "one local epoch": 1, "two local epochs": 2}
 """What each method tunes: also its number of local epochs, or not."""
 COLOURS = {"Dirichlet 0.1": maker.BLUE, "Dirichlet 0.5": maker.ORANGE, "even": maker.GREY}
@@ -239,10 +237,10 @@ def places_picture(results: Path) -> maker.Figure:
 
 
 def rivals_tables(results: Path) -> Iterator[str]:
-    """Yield the scores of other methods from scratch, and curvature's differences to each."""
+    """Yield the scores of other methods at a place, and curvature's differences to each."""
     cells = pd.read_csv(results / "cells.csv.xz")
     own = pd.read_csv(results.parent / "places" / "cells.csv.xz")
-    own = maker.where(own, condition=RIVALS)
+    own = maker.where(own, condition=cells["condition"].iloc[0])
     own = own[own["side"].isin(["FedAvg", "curvature"])]
     own = own[own["seed"].isin(cells["seed"])]
     cells = pd.concat([own, cells])
