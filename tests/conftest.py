@@ -1,5 +1,6 @@
-"""One torch thread: bitwise equality needs one number of them, and Ray's actors need the cores.
+"""One thread: bitwise equality needs one number of them, and Ray's actors need the cores.
 
+What a test starts has one, too, and so has SciPy's BLAS, whose threads spin where cores are busy.
 No example has a deadline: machines are shared. Examples share their test's fixtures. By day a law
 is tried on fewer examples, unless it says how many. No file waits for the disk: no test cuts the
 power.
@@ -10,6 +11,8 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+
+os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # before NumPy
 
 import forked
 import hypothesis

@@ -14,11 +14,13 @@ Reference: Liu and Nocedal, On the limited memory BFGS method, 1989.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor
 
 from fedbary.aggregation.covariance import Diagonal, Quadratic
@@ -74,9 +76,19 @@ def settle(local: Local, head: Head) -> dict[str, float]:
     flat = start.flatten().cpu().numpy()
     near = TOLERANCE * max(1.0, float(np.abs(value(flat)[1]).max()))
     options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "gtol": near, "ftol": 0.0, "maxcor": 20}
-    mode = minimize(value, flat, jac=True, method="L-BFGS-B", options=options).x
+    with _blas_of_scipy().limit(limits=1):
+        mode = minimize(value, flat, jac=True, method="L-BFGS-B", options=options).x
     head.weights = torch.from_numpy(mode).to(start).view_as(start)
     return {"train_nll": float(head.loss(head.weights)) / len(head.features)}
+
+
+@cache
+def _blas_of_scipy() -> Any:
+    """Return the BLAS of SciPy's wheel: it forks threads for matrices of 20 rows, and they spin.
+
+    The loss is PyTorch's, which has threads of its own. scikit-learn brings threadpoolctl.
+    """
+    return ThreadpoolController().select(prefix="libscipy_openblas")
 
 
 def _quadratic(local: Local, like: Tensor) -> Quadratic:

@@ -95,9 +95,7 @@ def copy(tmp_path_factory):
 
 @contextmanager
 def python(*words, cwd, **files):
-    environment = {
-        **os.environ, "PYTHONPATH": str(cwd), "OMP_NUM_THREADS": "1", "FEDBARY_EVERY_METHOD": "1",
-    }  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(cwd), "FEDBARY_EVERY_METHOD": "1"}
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, *words]
     with subprocess.Popen(command, cwd=cwd, env=environment, **pipe, **files) as started:

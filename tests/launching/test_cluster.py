@@ -27,7 +27,6 @@ def cluster(tmp_path):
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as home:
         patch.setenv("RAY_TMPDIR", home)  # the paths of Ray's sockets must be short
         patch.setenv(own_data.READERS, str(tmp_path / "readers"))
-        patch.setenv("OMP_NUM_THREADS", "1")
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
         made.add_node(num_cpus=1)
         yield made

@@ -17,14 +17,6 @@ pytestmark = pytest.mark.slow
 QUICK = {**INLINE, "clients": 3, "rounds": 1, "local_epochs": 1, "evaluate_clients": 0}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-            patch.setenv(name, "1")
-        yield
-
-
 def test_a_forked_run_is_the_same_as_one_of_this_process_and_has_its_own_output(tmp_path):
     with open(tmp_path / "log", "w") as log:
         launch(resolve({**QUICK, "output": str(tmp_path / "forked")}), log)

@@ -132,15 +132,15 @@ def seeds_of(counts, std, seeds):
 
 @pytest.mark.slow
 def test_no_seed_takes_the_noise_off_a_message(monkeypatch):
-    """S1: a seed of 32 bits was found from one message. Here every seed would be of 20 bits."""
-    monkeypatch.setattr(secrets, "randbits", lambda bits: random.randrange(2 ** min(bits, 20)))
+    """S1: a seed of 32 bits was found from one message. Here every seed would be of 16 bits."""
+    monkeypatch.setattr(secrets, "randbits", lambda bits: random.randrange(2 ** min(bits, 16)))
     classes, n, epsilon = 10, 200, 1.0
     model = torch.nn.Sequential(torch.nn.Linear(2, classes))
     method = METHODS["LDA"](max_norm=1.0, epsilon=epsilon)
     local = Local(model, torch.ones(n, 2), torch.arange(n) % classes)
     sent = method.fit(local, state(model), {}).reply
     std = SENSITIVITY * noise_multiplier(epsilon, method.delta)
-    assert seeds_of(n * sent[SHARES].double(), std, range(2**20)) == []
+    assert seeds_of(n * sent[SHARES].double(), std, range(2**16)) == []
 
 
 @pytest.mark.parametrize("before", [0, 4])
