@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from fedbary.aggregation.covariance import Diagonal, Quadratic
@@ -86,7 +86,7 @@ def settle(local: Local, head: Head) -> dict[str, float]:
 def _blas_of_scipy() -> Any:
     """Return the BLAS of SciPy's wheel: it forks threads for matrices of 20 rows, and they spin.
 
-    The loss is PyTorch's, which has threads of its own. scikit-learn brings threadpoolctl.
+    The loss is PyTorch's, which has threads of its own.
     """
     return ThreadpoolController().select(prefix="libscipy_openblas")
 
