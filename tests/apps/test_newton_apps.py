@@ -245,6 +245,15 @@ def test_what_a_site_answers_counts_in_its_budget(tmp_path):
     assert sent[0] == sent[1] and sent[2] == sent[3] == sent[0] + 1 + 3 + 6 + 2
 
 
+@pytest.mark.parametrize(
+    "words", [{"mode": "async", "speeds": "uniform", "rounds": 6}, {"participation": 0.5}]
+)
+def test_sites_of_any_round_tell_scores_where_a_round_is_of_some(words, tmp_path):
+    run_with(chosen(tmp_path, method="PVI", errors="robust", **words), tmp_path / "run")
+    told = tensors(tmp_path / "run", "told")
+    assert told["scores/sites"] == SITES and told["scores/rows"] == ROWS
+
+
 def two_sites(folder, first):
     """Node configs of two sites that keep a state; the first has these rows."""
     rows = {"0": first, "1": table()[1::2]}
