@@ -1,8 +1,9 @@
 """How many rounds sites of so many rows answer under the default budget, and what that costs.
 
 A logistic model of standard normal columns. Error is the largest distance of a coefficient from
-that of a run without limits, in its standard errors. The last rows have 4 large sites and 16 small
-ones, whose budget allows one or two answers; means of columns differ by site.
+that of a run without limits, in its standard errors. Then there are 4 large sites and 16 small
+ones, whose budget allows one or two answers; means of columns differ by site. The last rows are of
+`method=Newton` with 4 sites, one of which may answer so often: two classes, and counts.
 
     python -m benchmarks.budgets [--seeds 4]
 
@@ -12,6 +13,7 @@ The figures stand in `docs/howto/glm.md`.
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +24,7 @@ from flwr.app import Message
 
 import fedbary
 from fedbary import client_app
-from fedbary.errors import RunError
+from fedbary.errors import RunError, SettingError
 from fedbary.runs.location import read_rounds
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
@@ -52,21 +54,32 @@ class Counting(InlineGrid):
         return reply
 
 
-def tables(folder: Path, sizes: Sequence[int], columns: int, apart: float, seed: int) -> None:
-    """Write the tables of sites, and all in one; means of columns differ by site."""
+def tables(
+    folder: Path, sizes: Sequence[int], columns: int, apart: float, seed: int, counts: bool = False
+) -> None:
+    """Write the tables of sites, and all in one; means of columns differ by site.
+
+    The outcome is of two classes, or a count.
+    """
     draw = np.random.default_rng(seed)
     slopes, head = 0.7 * draw.normal(size=columns), [*(f"x{j}" for j in range(columns)), "out"]
     lines = []
     for place, rows in enumerate(sizes):
         x = draw.normal(size=(rows, columns)) + apart * draw.normal(size=columns)
-        ill = draw.random(rows) < 1 / (1 + np.exp(0.3 - x @ slopes))
-        held = [f"{','.join(map(str, row))},{'ny'[i]}\n" for row, i in zip(x, ill * 1, strict=True)]
+        if counts:
+            out = draw.poisson(np.exp(0.3 * (x @ slopes))).tolist()
+        else:
+            ill = draw.random(rows) < 1 / (1 + np.exp(0.3 - x @ slopes))
+            out = np.where(ill, "y", "n").tolist()
+        held = [f"{','.join(map(str, row))},{one}\n" for row, one in zip(x, out, strict=True)]
         (folder / f"{place}.csv").write_text(",".join(head) + "\n" + "".join(held))
         lines += held
     (folder / "all.csv").write_text(",".join(head) + "\n" + "".join(lines))
 
 
-def federate(folder: Path, limits: Sequence[Mapping[str, float]]) -> tuple[Counting, Path]:
+def federate(
+    folder: Path, limits: Sequence[Mapping[str, float]], **own_words: object
+) -> tuple[Counting, Path]:
     """Fit to the tables of a folder, each site with its limits; return federation and run."""
     name = f"run {len([*folder.glob('run *')])}"
     nodes = [
@@ -75,17 +88,21 @@ def federate(folder: Path, limits: Sequence[Mapping[str, float]]) -> tuple[Count
     ]
     words = {"engine": "inline", "device": "cpu", "pictures": False, "task": "glm", "rounds": 20}
     words |= {"target": "out", "dataset": f"{folder}/all.csv", "clients": len(nodes)}
-    settings = resolve(words)
+    settings = resolve({**words, **own_words})
     own = [{**node, **limit} for node, limit in zip(nodes, limits, strict=True)]
     grid = Counting(own, settings.model_dump())
     run(grid, settings, folder / name)
     return grid, folder / name
 
 
-def error(run_folder: Path, whole: Path) -> float:
-    """Return the largest distance of coefficients from those of another run, in its std."""
+def error(run_folder: Path, whole: Path) -> tuple[float, float]:
+    """Return the largest distance of coefficients from those of another run, in its std.
+
+    And that of the standard errors, as a part of theirs.
+    """
     one, other = (fedbary.load(f).coefficients(anyway=True).table for f in (run_folder, whole))
-    return float(((one["estimate"] - other["estimate"]).abs() / other["std"]).max())
+    away = (one["estimate"] - other["estimate"]).abs() / other["std"]
+    return float(away.max()), float((one["std"] / other["std"] - 1).abs().max())
 
 
 def small_last(folder: Path, columns: int, seed: int, answers: Sequence[int]) -> list[float]:
@@ -101,7 +118,33 @@ def small_last(folder: Path, columns: int, seed: int, answers: Sequence[int]) ->
         own = [OPEN] * 4 + [{**OPEN, "budget": budget} for budget in budgets]
         partly, found = federate(folder, own)
         assert max(partly.trained[4:]) <= most
-        errors.append(error(found, whole))
+        errors.append(error(found, whole)[0])
+    return errors
+
+
+def one_seldom(folder: Path, seed: int, counts: bool, intercepts: str) -> list[tuple[float, float]]:
+    """Return the errors of Newton's method where the first of 4 sites gives 1, 2, 3, 4 answers.
+
+    They are NaN where the table is refused.
+    """
+    sizes = np.random.default_rng([seed, 4]).integers(150, 300, 4).tolist()
+    tables(folder, sizes, 3, 1.0, seed, counts)
+    words = {"method": "Newton", "intercepts": intercepts}
+    words["family"] = "poisson" if counts else "binomial"
+    grid, whole = federate(folder, [OPEN] * 4, **words)
+    p = 4 + (intercepts == "random")
+    each, errors = p + p * (p + 1) // 2 + 3, []
+    for most in (1, 2, 3, 4):
+        numbers = grid.sent[0] - (grid.trained[0] - most) * each + most
+        own = [{**OPEN, "budget": (numbers + 0.5) / (sizes[0] * 4)}, *[OPEN] * 3]
+        partly, found = federate(folder, own, **words)
+        assert partly.trained[0] == min(most, grid.trained[0])
+        try:
+            fedbary.load(found).coefficients()
+        except SettingError:  # rounds have not settled
+            errors.append((np.nan, np.nan))
+        else:
+            errors.append(error(found, whole))
     return errors
 
 
@@ -131,6 +174,20 @@ def main() -> None:
             said = f"median {np.median(held):.1e}, largest {held.max():.1e}"
             said = f"16 of 20 sites with {most} answers, {seeds} seeds: {said}"
             print(f"{columns} columns, {said}", flush=True)
+    newton(seeds)
+
+
+def newton(seeds: int) -> None:
+    """Print the table of Newton's method, of two classes and counts and so many seeds of each."""
+    for intercepts in ("common", "random"):
+        errors = []
+        for seed, counts in itertools.product(range(seeds), (False, True)):
+            with TemporaryDirectory() as made:
+                errors.append(one_seldom(Path(made), seed, counts, intercepts))
+        for most, (held, stds) in enumerate(np.array(errors).transpose(1, 2, 0), 1):
+            said = f"error {np.nanmin(held):.1e} to {np.nanmax(held):.1e}"
+            said += f", of std at most {np.nanmax(stds):.1e}, {np.isnan(held).sum()} refused"
+            print(f"Newton, {intercepts}, {most} answers of one of 4 sites: {said}", flush=True)
 
 
 if __name__ == "__main__":

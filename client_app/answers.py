@@ -201,6 +201,8 @@ def ask(message: Message, context: Context) -> Message:
     question, withheld = str(config["question"]), job.node.site.withheld
     if "answers" in withheld or disclosed_kinds(job, question) & withheld:
         raise AnswerRefused(f"this site withholds its answer about {question}")
+    if job.facts:  # after the rounds, as only then a question has them
+        _require_same_data(job, False)
     tensors = message.content.array_records.get("tensors")
     told = tensors.to_torch_state_dict() if tensors is not None else {}
     if question in (QUESTION, SIZES):
@@ -221,8 +223,7 @@ def train(message: Message, context: Context) -> Message:
     node, task = job.node, job.task
     request = Request.read(message, node.keeps_in)
     node.remember_releases()
-    if node.site.partition is None and node.keeps_in is not None:
-        require_same_site(node.keeps_in, job.held, request.round)
+    _require_same_data(job, request.round == 1)
     model = _model(node.settings, job.signature)
     again = [node.settings.replicate] if node.settings.replicate else []
     seed = task.seed("train", node.site.key, request.round, *again)
@@ -252,6 +253,12 @@ def evaluate(message: Message, context: Context) -> Message:
     scores = evaluation_scores(job, request, _model(job.node.settings, job.signature))
     metrics = MetricRecord({"num-examples": len(job.shard.y_held_out), **scores})
     return job.counted(Message(RecordDict({"metrics": metrics}), reply_to=message))
+
+
+def _require_same_data(job: Job, begins: bool) -> None:
+    """Raise a SettingError if a site's own data changed within a run."""
+    if job.node.site.partition is None and (folder := job.node.keeps_in) is not None:
+        require_same_site(folder, job.held, begins, job.facts)
 
 
 @lru_cache(maxsize=2)

@@ -31,7 +31,7 @@ from fedbary.runs.location import (
 from fedbary.runs.own_code import code_config
 from fedbary.runs.resume import checkpoint_to_resume, lengthen_locked, way_back
 from fedbary.runs.run_folder import read_signature
-from fedbary.runs.schema import ROUND, unshared
+from fedbary.runs.schema import CLIENTS, ROUND, unshared
 from fedbary.runs.sites import forgotten_sites, left_out_sites, read_site_keys
 from fedbary.server_app.beginning import (
     facts_of,
@@ -212,8 +212,15 @@ def _same_as_server(task: Task, roster: Roster) -> Iterator[str]:
 def _told_last(
     recorder: Recorder, roster: Roster, asker: Asker, config: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """Put the task's last questions to the last round's sites; return what they tell, and when."""
-    nodes = recorder.strategy.contributors or roster.present
+    """Put the task's last questions to the sites; return what they tell, and when.
+
+    Those are the last round's. Where a round is of some sites, they are those of any round.
+    """
+    settings, nodes = recorder.settings, recorder.strategy.contributors
+    if settings.mode != "rounds" or settings.participants < settings.clients:
+        heard = {each["site"] for line in recorder.results.rounds for each in line.get(CLIENTS, ())}
+        nodes = [node for node in roster.present if roster.name(node) in heard]
+    nodes = nodes or roster.present
     questions = recorder.task.ask_last(recorder.model, recorder.facts)
     found = asker.hold(questions, nodes, config)
     at = torch.tensor([float(recorder.results.result[ROUND])])

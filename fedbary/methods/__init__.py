@@ -102,8 +102,6 @@ def require_method(settings: Settings) -> None:
     """
     method = method_of(settings)
     method.check(settings.participants, settings.local.local_epochs)
-    if settings.mode == "async":
-        method.check_arrivals()
     if method.needs_bench and settings.server_fraction == 0:
         allowed = f"above 0, as {settings.method} learns from examples that the server keeps"
         raise SettingError("server_fraction", settings.server_fraction, allowed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from fedbary.errors import SettingError
 from fedbary.parts.parameters import declared
 from fedbary.settings.owners import models, task_kind, unused_by
 
@@ -23,7 +24,10 @@ Conditions = Callable[..., Unfit]
 
 
 def of_every_method(method: Method, run: Settings) -> Unfit:
-    """Refuse weights of the other kind, and settings in which clients' own models have no part."""
+    """Refuse weights of the other kind, and settings in which clients' own models have no part.
+
+    With `mode=async` also a method that needs a round's replies.
+    """
     kind, named = type(method), f"method={method.name}"
     if method.deterministic not in (None, run.bayesian_layers == 0):
         yield "bayesian_layers", f"{'0' if run.bayesian_layers else '1 or more'} for {named}"
@@ -37,6 +41,11 @@ def of_every_method(method: Method, run: Settings) -> Unfit:
         yield "projection", f"none for {named}, whose clients have models of their own"
     elif run.projection != "none" and method.remembers:
         yield "projection", f"none for {named}: what its clients keep is no model"
+    if run.mode == "async":
+        try:
+            method.check_arrivals()
+        except SettingError as error:
+            yield error.setting, error.allowed
     for shared in sorted(declared(kind).keys() & models().get(run.model, {}).keys()):
         yield "model", f"another network for {named}: {shared} is a parameter of both"
 

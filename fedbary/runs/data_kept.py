@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
+from torch import Tensor
 
 from fedbary.data.deal import Shard
 from fedbary.data.digest import Digest, content_hash, row_hashes
@@ -52,25 +55,44 @@ def read_digest(folder: Path) -> Digest | None:
         raise SettingError(f"{files[0]}, {ROWS}", error, "the file as the run wrote it") from None
 
 
-def require_same_site(folder: Path, shard: Shard, server_round: int) -> None:
-    """Keep the hash of a site's data in round 1 in a folder, and compare with it later.
+def require_same_site(
+    folder: Path, shard: Shard, begins: bool, facts: Mapping[str, Tensor] = MappingProxyType({})
+) -> None:
+    """Keep the hash of a site's data as it first answers in a run, and compare with it later.
+
+    Parameters
+    ----------
+    folder, shard
+        The folder of what the site keeps, and its data.
+    begins
+        True in round 1, where the data may be others than before.
+    facts
+        The run's, which a resumed run keeps: with others it is another run. A site that answers
+        first in a later round so may have new rows.
 
     Raises
     ------
     SettingError
-        If they changed; the message quotes none of them.
+        If the data changed; the message quotes none of them.
     """
-    file, now = folder / DATA, _content(shard)
+    file, now = folder / DATA, {"content": _content(shard), "run": _mark(facts)}
     try:
-        kept = json.loads(content_of(file))["content"] if server_round > 1 else None
+        kept = json.loads(content_of(file))
+        same_run = not begins and kept["run"] == now["run"]
+        changed = same_run and kept["content"] != now["content"]
     except (OSError, ValueError, KeyError, TypeError):
-        kept = None
-    if kept is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps({"content": now}).encode())
-    elif kept != now:
+        same_run = changed = False
+    if changed:
         allowed = "the data that the site began the run with; other data need a new run"
         raise SettingError("the site's data", "other data", allowed)
+    if not same_run:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(file, json.dumps(now).encode())
+
+
+def _mark(facts: Mapping[str, Tensor]) -> str:
+    words = {name: fact.tolist() for name, fact in facts.items()}
+    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
 
 
 @lru_cache(maxsize=4)

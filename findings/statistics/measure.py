@@ -115,7 +115,7 @@ def words_of(family):
     return {"task": "glm", "family": family, "target": "y", "intercepts": "common"}
 
 
-def measure(name, family, table, split, site, oracle):
+def measure(name, family, table, split, site, oracle, prior_std=1000.0, each_rounds=ROUNDS):
     """Yield a cell for each number of rounds."""
     estimate, std = oracle
     with TemporaryDirectory() as folder:
@@ -125,8 +125,8 @@ def measure(name, family, table, split, site, oracle):
             table[site == each].to_csv(f"{folder}/{each}.csv", index=False)
             nodes.append({"data-path": f"{folder}/{each}.csv", "name": f"site {each}", **OPEN})
         words = {**words_of(family), "dataset": f"{folder}/all.csv", "clients": len(nodes)}
-        words |= {"prior_std": 1000.0, "engine": "inline", "device": "cpu", "pictures": False}
-        for rounds in ROUNDS:
+        words |= {"prior_std": prior_std, "engine": "inline", "device": "cpu", "pictures": False}
+        for rounds in each_rounds:
             chosen = resolve({**words, "rounds": rounds})
             start, output = time.process_time(), Path(folder) / f"run {rounds}"
             run(InlineGrid(client_app.app, nodes, chosen.model_dump()), chosen, output)

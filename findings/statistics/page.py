@@ -1,5 +1,6 @@
 """Coefficients of federations: the tables of docs/results/statistics.md."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,12 +64,22 @@ def tables(results: Path) -> Iterator[str]:
     for _, row in runs.iterrows():
         seconds = [f"{row[key]:.0f}" for key in ("process", "servers")]
         sizes = [f"{row[key] / 1000:.1f}" for key in ("up", "down")]
-        same = "yes" if row["same"] else "no"
+        same = "yes" if row["same"] else f"{row['apart']:.0e} std"
         found[f"{row['data']}, {row['rows']:,} rows"] = [
             f"{row['rounds']}", same, *seconds, f"{row['each_round']:.1f}", *sizes
         ]  # fmt: skip
     heads = ["rounds", "same bits", "one process, s", "servers, s", "each round, s"]
     yield maker.cells(("three servers",), [*heads, "up, KB a site", "down, KB a site"], found)
+    rows = pd.read_json(results / "prior.jsonl", lines=True)
+    far = {
+        (row["data"], row["sites"]): [
+            f"{row['rounds']}",
+            *(f"{row[key]:.2e}" for key in ("run", "place", "apart")),
+        ]
+        for _, row in rows.iterrows()
+    }
+    heads = ["rounds", "run, statsmodels", "one place, statsmodels", "run, one place"]
+    yield maker.cells(("data", "sites"), heads, far)
 
 
 def _mixed(group: tuple[float, pd.DataFrame]) -> tuple[str, list[str]]:
@@ -85,7 +96,10 @@ def _mixed(group: tuple[float, pd.DataFrame]) -> tuple[str, list[str]]:
 def facts(results: Path) -> Iterator[float]:
     """Yield the slope, the standard deviation of a rate of 95 % in points, and other figures.
 
-    Last, the share of intervals of sites' own estimates at a rare level: coverage.py of 2f5069af.
+    Before the last two, the share of intervals of sites' own estimates at a rare level: coverage.py
+    of 2f5069af. The last are of the intercept of three sites, by a normal and by t.
     """
     missing = pd.read_json(results / "missing.jsonl", lines=True)
     yield from (0.6, 100 * (0.95 * 0.05 / 1000) ** 0.5, missing["share"].iloc[0], 71.9)
+    few = json.loads((results / "few_sites.json").read_text())
+    yield from (few["normal"], few["t"])

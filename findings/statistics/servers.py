@@ -1,11 +1,13 @@
 """Six tables on three real servers and in one process: python -m findings.statistics.servers.
 
 Starts a SuperLink and three SuperNodes with TLS and keys on this machine, for each table. A site of
-lung has the rows of a third of the institutions. Needs statsmodels and lifelines, whose wheels hold
+lung has the rows of a third of the institutions. Once more fair by Newton's method: the servers
+have masks that cancel, and the process has none. Needs statsmodels and lifelines, whose wheels hold
 the tables. Rows that are in servers.jsonl already stay.
 """
 
 import json
+import shutil
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,16 +15,20 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+import fedbary
 from fedbary import client_app
+from fedbary.launching.app import write_app
 from fedbary.launching.deploy import lab
 from fedbary.runs.checkpoints import load_checkpoint
 from fedbary.runs.location import read_rounds
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
+from findings.statistics import masks
 from findings.statistics.measure import OPEN, tables, words_of
 
-FILE, SITES, SEED = Path(__file__).with_name("servers.jsonl"), 3, 0
+FILE, SITES, SEED = Path(__file__).with_name("servers.jsonl"), masks.SITES, 0
+MASKED = "fair, masks"
 
 
 def held(folder):
@@ -32,7 +38,23 @@ def held(folder):
     return {**checkpoint.arrays, **state}
 
 
-def measure(name, table, site, words):
+def app_of(folder):
+    """Write the app of runs, whose clients add masks; return its folder."""
+    project = write_app(folder) / "pyproject.toml"
+    shutil.copy(masks.__file__, folder / "fedbary" / "masks.py")
+    text = project.read_text().replace("fedbary.client_app:app", "fedbary.masks:app")
+    project.write_text(text)
+    return folder
+
+
+def apart(one, other):
+    """Return the largest distance of two runs' coefficients and standard errors, in the latter."""
+    a, b = (fedbary.load(folder).coefficients(anyway=True).factors for folder in (one, other))
+    return float(max((np.abs(a.estimates - b.estimates) / b.stds).max(),
+                     np.abs(a.stds / b.stds - 1).max()))  # fmt: skip
+
+
+def measure(name, table, site, words, masked=False):
     """Return the figures of the two runs of a table, whose rows' sites are 0, 1 and 2."""
     with TemporaryDirectory() as place:
         folder, nodes = Path(place), []
@@ -40,17 +62,21 @@ def measure(name, table, site, words):
         for k in range(SITES):
             table[site == k].to_csv(folder / f"{k}.csv", index=False)
             nodes.append({"data-path": f"{folder}/{k}.csv", "name": f"site {k}", **OPEN})
+            nodes[-1] |= {masks.KEY: SEED} if masked else {}
         words |= {"dataset": f"{folder}/all.csv", "clients": SITES, "prior_std": 1000.0}
         words |= {"min_replies": SITES, "device": "cpu", "pictures": False}
-        chosen = resolve({**words, "output": f"{folder}/servers"})
+        words |= {"output": f"{folder}/servers"}
+        chosen = resolve(words)
         start = time.process_time()
         run(InlineGrid(client_app.app, nodes, chosen.model_dump()), chosen, folder / "process")
         seconds, alone = time.process_time() - start, time.perf_counter()
         (folder / "lab").mkdir()
         with lab(folder / "lab", nodes) as servers:
             ready = time.perf_counter()
-            status = servers.run(chosen)
+            asked = resolve({**words, "masked": True}) if masked else chosen
+            status = servers.run(asked, app=app_of(folder / "app") if masked else None)
             ended = time.perf_counter()
+            told = [servers.log(f"site{k}").count("masks of size") for k in range(SITES)]
         assert status == "finished:completed", status
         one, other = held(folder / "process"), held(folder / "servers")
         same = one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
@@ -58,6 +84,7 @@ def measure(name, table, site, words):
         return {
             "data": name, "rows": len(table), "rounds": len(lines), "same": same,
             "process": seconds, "servers": ended - ready, "to_start": ready - alone,
+            "apart": apart(folder / "servers", folder / "process"), "masked": min(told),
             "each_round": float(np.median([line["seconds"] for line in lines])),
             "up": sum(line["bytes"]["up"] for line in lines),
             "down": sum(line["bytes"]["down"] for line in lines),
@@ -68,13 +95,17 @@ def main():
     """Measure what is not in the file yet."""
     known = [json.loads(line)["data"] for line in FILE.open()] if FILE.exists() else []
     for name, family, table, column, sites in tables():
-        if name not in known:
-            site = np.random.default_rng(SEED).permutation(len(table)) % SITES
-            if not sites:
-                site = table.pop(column).to_numpy(int) % SITES
-            line = json.dumps(measure(name, table, site, words_of(family)))
-            with FILE.open("a") as file:
-                file.write(line + "\n")
+        site = np.random.default_rng(SEED).permutation(len(table)) % SITES
+        if not sites:
+            site = table.pop(column).to_numpy(int) % SITES
+        ways = [(name, {}, False)]
+        if MASKED.startswith(name):
+            ways.append((MASKED, {"method": "Newton"}, True))
+        for called, words, masked in ways:
+            if called not in known:
+                found = measure(called, table, site, {**words_of(family), **words}, masked)
+                with FILE.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Array
 from flwr.clientapp import ClientApp
-from hostile_site import cut_off, run_with, run_with_a_hostile_site
+from hostile_site import app_of, cut_off, run_with, run_with_a_hostile_site
 from runs_of import INLINE, lines, same, tensors
 from scipy.special import expit
 
@@ -243,3 +243,61 @@ def test_what_a_site_answers_counts_in_its_budget(tmp_path):
         run(grid, settings, tmp_path / f"run {rounds}")
         sent += [json.loads((state / "sent.json").read_bytes())["numbers"] for state in states]
     assert sent[0] == sent[1] and sent[2] == sent[3] == sent[0] + 1 + 3 + 6 + 2
+
+
+@pytest.mark.parametrize(
+    "words", [{"mode": "async", "speeds": "uniform", "rounds": 6}, {"participation": 0.5}]
+)
+def test_sites_of_any_round_tell_scores_where_a_round_is_of_some(words, tmp_path):
+    run_with(chosen(tmp_path, method="PVI", errors="robust", **words), tmp_path / "run")
+    told = tensors(tmp_path / "run", "told")
+    assert told["scores/sites"] == SITES and told["scores/rows"] == ROWS
+
+
+def two_sites(folder, first):
+    """Node configs of two sites that keep a state; the first has these rows."""
+    rows = {"0": first, "1": table()[1::2]}
+    return [
+        {"name": name, "data-path": written(folder / f"{name}.csv", held), "budget": 1e9}
+        | {"state-path": str(folder / name)}
+        for name, held in rows.items()
+    ]
+
+
+class Changing(InlineGrid):
+    """A federation in which the first site has other rows once the rounds have ended."""
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        if any(message.content["config"].get("question") == "scores" for message in messages):
+            written(self.file, table()[20:ROWS:2])
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+def test_a_site_whose_rows_changed_after_the_rounds_tells_no_scores(tmp_path):
+    """Products of scores of other rows would be standard errors of nothing."""
+    settings = chosen(tmp_path, clients=2, errors="robust")
+    nodes = two_sites(tmp_path, table()[::2])
+    grid = Changing(client_app.app, nodes, settings.model_dump())
+    grid.file = tmp_path / "0.csv"
+    run(grid, settings, tmp_path / "run")
+    with pytest.raises(SettingError, match="^errors: 'robust, and 1 of 2 sites told them"):
+        fedbary.load(tmp_path / "run").coefficients()
+
+
+def test_new_rows_count_in_a_new_run_that_the_site_joins_late(tmp_path):
+    """What it kept of its rows in an earlier run says nothing of this one."""
+
+    def late(message, context):
+        said = int(message.content.config_records["config"]["server-round"])
+        if context.node_config["name"] == "0" and said < 3:
+            raise RuntimeError("this site is away")
+        return client_app.train(message, context)
+
+    for name, held, train in (("old", 300, client_app.train), ("new", 400, late)):
+        settings, nodes = chosen(tmp_path, clients=2), two_sites(tmp_path, table()[: 2 * held : 2])
+        run(
+            InlineGrid(app_of(train=train), nodes, settings.model_dump()), settings, tmp_path / name
+        )
+    assert [client["site"] for client in lines(tmp_path / "new")[3]["clients"]] == ["0", "1"]
+    assert fedbary.load(tmp_path / "new").coefficients().title.startswith("Newton, 800 rows of 2")

@@ -129,10 +129,25 @@ def test_a_site_s_changed_data_are_refused_without_a_word_of_them(tmp_path):
     def shard(x):
         return Shard(x[4:], Y[4:], x[:4], Y[:4])
 
-    require_same_site(tmp_path, shard(X), 1)
-    require_same_site(tmp_path, shard(X.clone()), 2)
+    require_same_site(tmp_path, shard(X), True)
+    require_same_site(tmp_path, shard(X.clone()), False)
     with pytest.raises(SettingError, match="^the site's data: 'other data'; expected") as e:
-        require_same_site(tmp_path, shard(X.flip(0)), 3)
+        require_same_site(tmp_path, shard(X.flip(0)), False)
     assert not any(character.isdecimal() for character in str(e.value))
-    require_same_site(tmp_path, shard(X.flip(0)), 1)
-    require_same_site(tmp_path, shard(X.flip(0)), 2)
+    require_same_site(tmp_path, shard(X.flip(0)), True)
+    require_same_site(tmp_path, shard(X.flip(0)), False)
+
+
+def test_a_site_that_answers_late_has_the_data_of_its_first_answer_in_the_run(tmp_path):
+    """A run is known by its facts."""
+
+    def shard(x):
+        return Shard(x[4:], Y[4:], x[:4], Y[:4])
+
+    one, other = {"mean": torch.ones(2)}, {"mean": torch.zeros(2)}
+    require_same_site(tmp_path, shard(X), True, one)
+    require_same_site(tmp_path, shard(X.flip(0)), False, other)
+    for facts in (one, other):
+        require_same_site(tmp_path, shard(X), True, facts)
+        with pytest.raises(SettingError, match="^the site's data"):
+            require_same_site(tmp_path, shard(X.flip(0)), False, facts)
