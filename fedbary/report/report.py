@@ -112,9 +112,11 @@ def _add_lacking(document: Document, lacking: Mapping[str, str]) -> None:
     if lacking:
         run, why = next(iter(lacking.items()))
         document.text(
-            """**{count} runs of the grid are not here.** No mean and no test has them. The first is
-            {run}: {why}.""",
-            count=len(lacking),
+            """**{runs} not here.** No mean and no test has what is lacking. The first is {run}:
+            {why}.""",
+            runs=f"{len(lacking)} runs of the grid are"
+            if len(lacking) > 1
+            else "1 run of the grid is",
             run=code(run),
             why=why,
         )

@@ -317,7 +317,7 @@ def add_run(
     told = f": {several}" if classes else ""
     rows = [
         ["data", server if own else data],
-        ["rows at the sites", ", ".join(_totals(*held))],
+        ["rows at the sites", ", ".join(_totals(*held)).replace(", ", ": ", 1)],
         ["task", settings.task],
         *([["predicts", f"{target}{told}"]] if (target := _target(trained.task)) else []),
         ["sites", f"{len(sites)} {'real' if real else 'simulated'}"],

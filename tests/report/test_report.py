@@ -197,7 +197,7 @@ def test_runs_of_the_grid_that_failed_are_said_until_they_are_made(five, tmp_pat
     write_table(tmp_path, [table[table["run"] != "PVI-0"]])
     write_about(tmp_path, "Five", "", {"PVI-0": "a <b>reason</b>", "RKLB-0": "not made"})
     text = write_report(tmp_path).with_suffix(".md").read_text()
-    assert "**1 runs of the grid are not here.**" in text and "`PVI-0`: a \\<b\\>reason" in text
+    assert "**1 run of the grid is not here.**" in text and "`PVI-0`: a \\<b\\>reason" in text
     write_table(tmp_path, [table])
     assert "not here" not in write_report(tmp_path).with_suffix(".md").read_text()
 
