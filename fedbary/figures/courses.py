@@ -40,9 +40,9 @@ def courses(arms: Mapping[str, Sequence[Rounds]], curves: Sequence[Curve]) -> Fi
     wide, several = 3.33 * len(curves), len(arms) > 1
     names = {arm: textwrap.fill(arm, int((wide - 0.8) / LETTER)) for arm in arms}
     lines = [name.split("\n") for name in names.values()]
-    longest, deepest = max(map(len, itertools.chain(*lines))), max(map(len, lines))
+    longest, depths = max(map(len, itertools.chain(*lines))), sorted(map(len, lines))
     columns = max(1, min(len(arms), int(wide / (0.8 + LETTER * longest))))
-    rows = deepest * -(-len(arms) // columns)
+    rows = sum(depths[len(arms) // -columns :])  # of the deepest column of names at most
     figure = sheet(wide, 3.1 + (0.3 + 0.2 * rows if several else 0))
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     for axes, (key, scale, label, color) in zip(panels, curves, strict=True):

@@ -81,6 +81,10 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Mark
 
 
 DPI = 110
+
+SHRINKS = 520
+"""Pixels up to which a picture shrinks to a telephone's width: its letters stay legible."""
+
 COLOURS = 64
 """Colours of a picture: a palette makes a report a third as large."""
 
@@ -90,8 +94,11 @@ PAGE = """<!doctype html>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 74rem; margin: 2rem auto; padding: 0 1rem;
        color: #222; background: #fff }}
 h1, h2, h3 {{ line-height: 1.25 }} h2 {{ margin-top: 2.5rem; border-bottom: 1px solid #ccc }}
-p {{ max-width: 48rem }} img {{ max-width: 100%; height: auto; vertical-align: top }}
-p:has(img) {{ max-width: none }} p:has(img + img) img {{ max-width: min(100%, 27rem) }}
+p {{ max-width: 48rem }} p:has(img) {{ max-width: none }}
+.picture {{ display: inline-block; max-width: 100%; overflow-x: auto; vertical-align: top }}
+img {{ max-width: 100%; height: auto; vertical-align: top }}
+.picture + .picture img, .picture:has(+ .picture) img {{ max-width: min(100%, 27rem) }}
+.picture .wide {{ max-width: none !important }}
 summary {{ cursor: pointer }}
 .table {{ overflow-x: auto }} code {{ font-size: .9em }}
 table {{ border-collapse: collapse; width: max-content; margin: 1rem 0; font-size: .875rem;
@@ -200,13 +207,19 @@ class Document:
         body = MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)
         body = body.replace("<table>", '<div class="table"><table>')
         body = body.replace("</table>", "</table></div>")
-        body = re.sub(r'src="(figures/[^"]+)"', self._embedded, body)
+        body = re.sub(r'<img src="(figures/[^"]+)"', self._embedded, body)
+        body = re.sub(r"(<img [^>]*>)", r'<span class="picture">\1</span>', body)
         page = PAGE.format(title=html.escape(self._title), body=body)
         (self._folder / f"{self._name}.html").write_text(page, encoding="utf-8")
 
     def _embedded(self, match: re.Match[str]) -> str:
-        data = base64.b64encode((self._folder / match[1]).read_bytes()).decode()
-        return f'src="data:image/png;base64,{data}"'
+        """Return an image's start with its bytes; a wide one scrolls where it has no room."""
+        from PIL import Image
+
+        content = (self._folder / match[1]).read_bytes()
+        with Image.open(io.BytesIO(content)) as picture:
+            wide = ' class="wide"' if picture.width > SHRINKS else ""
+        return f'<img{wide} src="data:image/png;base64,{base64.b64encode(content).decode()}"'
 
 
 def write_small(figure: Figure, file: Path, dpi: int = DPI) -> None:

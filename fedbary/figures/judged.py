@@ -52,7 +52,7 @@ def precision_recall(curve: Roc, event: str) -> Figure:
     share = 100 * found[-1] / (found[-1] + false[-1])
     axes.axhline(share, color=GREY, linewidth=1, label=literal(f"Share of {event}: {share:.1f} %"))
     axes.set(xlim=(0, 101), ylim=(0, 101))
-    axes.legend(fontsize=8, loc="upper right")
+    axes.legend(fontsize=8)
     return figure
 
 
@@ -68,7 +68,7 @@ def decision_curve(risk: np.ndarray, event: np.ndarray, most: float) -> Figure:
     axes.axhline(0, color="black", linewidth=1, label="Act on none")
     top = 100 * event.mean()
     axes.set(xlim=(0, 100 * most), ylim=(-0.3 * top, 1.1 * top))
-    axes.legend(fontsize=8, loc="upper right")
+    axes.legend(fontsize=8)
     return figure
 
 

@@ -42,7 +42,7 @@ def roc_curves(curves: Mapping[str, Roc], specificity: float, title: str) -> Fig
     axes.set(xlabel="1 − specificity (%)", ylabel="Sensitivity (%)")
     axes.set_title(title, size=11, parse_math=False)
     if drawn:
-        axes.legend(loc="lower right", fontsize=7)
+        axes.legend(loc="lower right", fontsize=8)
     axes.grid(alpha=0.3)
     open_frame(axes)
     return figure

@@ -156,7 +156,7 @@ def partition_heatmap(
         dark = counts.max() / 2
         for (client, label), count in np.ndenumerate(counts):
             color = "white" if count > dark else "black"
-            axes.text(label, client, f"{count}", ha="center", va="center", size=7, color=color)
+            axes.text(label, client, f"{count}", ha="center", va="center", size=8, color=color)
     return figure
 
 
@@ -180,7 +180,7 @@ def reliability_diagram(reliability: Reliability, title: str) -> Figure:
     width = 1 / len(count)
     centre = (np.arange(len(count)) + 0.5) * width
 
-    figure = sheet(4.2, 5.2)
+    figure = sheet(4.2, 5.8)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     both = np.minimum(accuracy, confidence)
     bars = (
@@ -197,13 +197,14 @@ def reliability_diagram(reliability: Reliability, title: str) -> Figure:
     upper.vlines(centre[here], low, high, color="black", linewidth=1, label="Chance, 95 %")
     upper.set(xlim=(0, 1), ylim=(0, 1), ylabel="Accuracy (fraction)")
     upper.set_title(f"{title}\nECE {100 * reliability.ece:.2f} %", size=11, parse_math=False)
-    upper.legend(loc="upper left", fontsize=8)
     lower.bar(centre, share, width, color=GREY)
     lower.set(xlabel="Confidence (fraction)", ylabel="Predictions (%)")
     for axes in (upper, lower):
         axes.grid(alpha=0.3)
         axes.set_axisbelow(True)
         open_frame(axes)
+    handles, labels = upper.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
     return figure
 
 

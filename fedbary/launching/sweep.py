@@ -43,6 +43,10 @@ TABLE_SECONDS = 60.0
 """Seconds to wait for another sweep that writes the table."""
 
 
+NOT_MADE = "not made"
+"""Why a run is lacking that a sweep has not come to."""
+
+
 @dataclass
 class SweepFolder:
     """A results folder: the table, a folder and a log for each run.
@@ -178,7 +182,8 @@ def sweep(
     """
     todo = {name: s for name, s in experiment.runs.items() if name not in results.done}
     (results.path / "logs").mkdir(parents=True, exist_ok=True)
-    write_about(results.path, experiment.title, experiment.about)
+    about = results.path, experiment.title, experiment.about
+    write_about(*about, dict.fromkeys(todo, NOT_MADE))
     results.write()
     console.print(f"{len(experiment.runs) - len(todo)} of {len(experiment.runs)} runs are done")
     cost = RuntimeEstimator(list(results.done.values()))
@@ -226,9 +231,11 @@ def sweep(
     try:
         if failed:
             results.write()
+        failed = {name: why for name, why in failed.items() if name not in results.done}
+        write_about(*about, failed)
     except OSError:  # a full disk: the failures say it, and which file it is
-        return failed
-    return {name: why for name, why in failed.items() if name not in results.done}
+        pass
+    return failed
 
 
 def _begun(

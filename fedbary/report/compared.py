@@ -26,6 +26,13 @@ from fedbary.study.arms import plain, settings_of
 from fedbary.study.table import joined, read_run, result_rows
 from fedbary.tasks import task_class
 
+PAIRS = """Each pair of arms is paired by the repeats that both have. The tests are the paired
+    t-test, the same corrected for all pairs of a score (Holm), and Wilcoxon's. Least seen is the
+    difference that so many pairs of runs would show in 80 % of repetitions."""
+
+SHOWN_ROWS = 40
+"""Most rows of pairs that are shown at once; more are folded."""
+
 
 def read_one(folder: Path, name: str = "") -> pd.DataFrame:
     """Return the rows of a run that has ended, a row a round.
@@ -110,20 +117,40 @@ def write(table: pd.DataFrame, document: Document) -> None:
 
     `table` is a result of `with_arms`.
     """
+    document.text(
+        "{runs} runs of {arms} arms, on {conditions}.",
+        runs=table["run"].nunique(),
+        arms=len(table[["condition", "arm"]].drop_duplicates()),
+        conditions="; ".join(map(str, table["condition"].unique())),
+    )
     document.table(*runs_table(table))
     conditions = list(table.groupby("condition", sort=False))
     for number, (condition, rows) in enumerate(conditions, 1):
         of_several = len(conditions) > 1
         if of_several:
             document.heading(str(condition), 3)
-        for header, body in (arms_of(rows), pairs_of(rows)):
-            if len(rows["arm"].unique()) < rows["run"].nunique() and body:
-                document.table(header, body)
-        name = f"courses-{number}" if of_several else "courses"
-        document.figures(
-            [(name, courses(rounds_of(rows), curves_of(rows)))],
-            "Scores after each round: an arm's mean, and each of several runs as a thin line.",
-        )
+        if rows["arm"].nunique() < rows["run"].nunique():
+            document.table(*arms_of(rows))
+            header, body = pairs_of(rows)
+            if body:
+                document.text(PAIRS)
+                folded = f"All {len(body)} rows, a pair and a score each"
+                document.table(header, body, folded if len(body) > SHOWN_ROWS else "")
+        add_courses(document, rows, f"-{number}" if of_several else "")
+
+
+def add_courses(document: Document, table: pd.DataFrame, suffix: str = "") -> None:
+    """Add the courses of a condition's arms: a picture a score, each with its legend.
+
+    A narrow page has one picture a row, so letters stay legible on a telephone.
+    """
+    arms_rounds = rounds_of(table)
+    drawn = [
+        (f"courses-{curve[0]}{suffix}", courses(arms_rounds, [curve])) for curve in curves_of(table)
+    ]
+    document.figures(
+        drawn, "Scores after each round: an arm's mean, and each of several runs as a thin line."
+    )
 
 
 def arms_of(table: pd.DataFrame) -> HeadedRows:

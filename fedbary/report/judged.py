@@ -318,14 +318,16 @@ def _add_event(
     bins, (slope, intercept) = binary.deciles(risk, event), binary.calibration_line(risk, event)
     if not known:
         slope, intercept = ((at, math.nan, math.nan) for at, *_ in (slope, intercept))
+    number = Metric("", "", decimals=2)
     document.text(
         """{events} of {rows} rows are {name}: {share} %. The model predicts {mean} % on average.
-        The calibration slope is {slope}: 1 is right, below 1 risks are too extreme. Calibration in
-        the large is {intercept}: 0 is right, below 0 risks are too high.""",
+        The calibration slope is {slope}: 1 is right, below 1 risks are too extreme, above 1 too
+        much alike. Calibration in the large is {intercept}: 0 is right, below 0 risks are too
+        high.""",
         events=events, rows=rows, name=name, share=percent(events, rows, known),
         mean=f"{100 * risk.mean():.1f}",
-        slope=shown(Metric("", "", decimals=2), slope),
-        intercept=shown(Metric("", "", decimals=2), intercept),
+        slope="without an estimate" if math.isnan(slope[0]) else shown(number, slope),
+        intercept=shown(number, intercept),
     )  # fmt: skip
     at_goal = binary.at_sensitivity(risk, event, goals.sensitivity)
     at_rate = binary.at_alerts(risk, event, goals.alerts)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from fedbary.errors import SettingError
+from fedbary.figures.courses import courses
 from fedbary.figures.document import Document, Markup, code, listed, paragraph
 from fedbary.figures.run_pictures import named_classes, partition_heatmap
+from fedbary.figures.sheet import BLUE
+from fedbary.report.compared import rounds_of
 from fedbary.report.judged import Goals
 from fedbary.report.results import (
     CLIENTS,
+    DETECTION,
     NLL,
     SHOWN,
     UNCERTAINTY,
@@ -38,7 +42,7 @@ from fedbary.runs.run_folder import read_signature
 from fedbary.runs.schema import BEHIND, FAILING, RISING
 from fedbary.study.arms import NO_DATA, REPEATS, differing, plain, settings_of, with_methods
 from fedbary.study.grid import NAMING
-from fedbary.study.table import is_table, read_about, read_table
+from fedbary.study.table import is_table, lacking_of, read_about, read_table
 from fedbary.tasks import task_class
 
 PLAIN = "FedAvg"
@@ -85,6 +89,7 @@ def write_report(results: str | Path, own_code: bool = False, goals: Goals | Non
     document = Document(results, about.get("title") or results.resolve().name)
     if text := about.get("about"):
         document.text("{about}", about=text)
+    _add_lacking(document, lacking_of(results, table))
     tasks = [(str(task), rows) for task, rows in table.groupby("task", sort=False)]
     for task, rows in tasks:
         require_trusted({"task": task}, results, own_code)
@@ -100,6 +105,21 @@ def write_report(results: str | Path, own_code: bool = False, goals: Goals | Non
         write(shown, document, metrics)
     document.write()
     return results / "report.html"
+
+
+def _add_lacking(document: Document, lacking: Mapping[str, str]) -> None:
+    """Say how many runs of the grid are not here, and why the first is not."""
+    if lacking:
+        run, why = next(iter(lacking.items()))
+        document.text(
+            """**{runs} not here.** No mean and no test has what is lacking. The first is {run}:
+            {why}.""",
+            runs=f"{len(lacking)} runs of the grid are"
+            if len(lacking) > 1
+            else "1 run of the grid is",
+            run=code(run),
+            why=why,
+        )
 
 
 def metrics_of(task: str) -> tuple[Metric, ...]:
@@ -124,11 +144,17 @@ def write(results: Results, document: Document, metrics: Sequence[Metric]) -> No
     scored = [m for m in metrics if m.column in last and m.lower_is_better is not None]
     first = [rank, *[m for m in scored if m != rank][:2]]
     tested = [m for m in first if not (few and m.column.startswith("ece"))]
+    explained = False
     for condition, rows in grouped(last, "condition"):
         named = sort_methods_by_mean(rows, rank)
         document.heading(condition, 3)
         document.table(*_table(named, metrics))
-        _add_differences(results, document, named, tested, len(tested) < len(first))
+        if (pairs := _pairs(named, tested)) is not None:
+            if not explained:
+                _explain_pairs(results, document, len(tested) < len(first))
+            explained = True
+            _add_differences(document, pairs, rank)
+        _add_courses(results, document, str(condition), rank)
         document.heading(f"{condition}: clients and costs", 3)
         document.table(*_table(named, (*CLIENTS, *_costs(rows)), best=False))
         own_models(document, named)
@@ -143,9 +169,17 @@ def write(results: Results, document: Document, metrics: Sequence[Metric]) -> No
         document.text(
             """**Aleatoric** is the entropy that the drawn networks have on average, **epistemic**
             the mutual information of label and weights: a single network has none. **By chance** a
-            calibrated model would have that ECE on as many examples. **AUROC** is the probability
-            that an input of another kind gets the higher value. An uncertainty is worth something
-            if accuracy rises when the most uncertain inputs are rejected."""
+            calibrated model would have that ECE on as many examples. An uncertainty is worth
+            something if accuracy rises when the most uncertain inputs are rejected. {foreign}""",
+            foreign="Its AUROC is the probability that an input of another kind gets the higher"
+            " value."
+            if any(m.column in last and last[m.column].any() for m in DETECTION)
+            else "",
+        )
+    if "sensitivity" in last and last.get("specificity", pd.Series()).nunique() == 1:
+        document.text(
+            "Sensitivity is at a specificity of {at} %.",
+            at=f"{100 * last['specificity'].iloc[0]:g}",
         )
     _add_partitions(results, document)
     add_cautions(results, document)
@@ -265,15 +299,17 @@ def _costs(rows: pd.DataFrame) -> tuple[Metric, ...]:
     )
 
 
-def _add_differences(
-    results: Results, document: Document, named: Named, metrics: Sequence[Metric], no_ece: bool
-) -> None:
-    """Add the difference of every pair of methods; with many, of each from `PLAIN`."""
+def _pairs(named: Named, metrics: Sequence[Metric]) -> pd.DataFrame | None:
+    """Return the differences of every pair of methods; with many, of each from `PLAIN`."""
     names = [name for name, _ in named]
     every = len(names) <= TOLD_APART
-    sides = list(itertools.combinations(names, 2)) if every else beside(names)
-    if (found := compared(named, sides, metrics)) is None:
-        return
+    return compared(
+        named, list(itertools.combinations(names, 2)) if every else beside(names), metrics
+    )
+
+
+def _explain_pairs(results: Results, document: Document, no_ece: bool) -> None:
+    """Add what the tables of pairs show, for all conditions."""
     document.text(
         """Mean difference over {repeats} with its 95 % interval. The tests are the paired t-test,
         the same corrected for all pairs of a score (Holm), and Wilcoxon's. Least seen is the
@@ -287,12 +323,20 @@ def _add_differences(
         if results.by_split
         else "",
     )
-    folded = f"All {len(sides)} pairs" if len(sides) > SHOWN_PAIRS else ""
-    document.table(*pairs_table(found), folded)
-    sure = [row for row in found.itertuples() if row.metric == metrics[0] and row.holm < DECIDED]
+
+
+def _add_differences(document: Document, found: pd.DataFrame, rank: Metric) -> None:
+    """Add the pairs' differences in the score that ranks, and, folded, in the others."""
+    ranked = found["metric"] == rank
+    for rows, scores in ((found[ranked], rank.label), (found[~ranked], "the other scores")):
+        if len(rows):
+            folded = f"Every pair by {scores}"
+            shown_at_once = scores == rank.label and len(rows) <= SHOWN_PAIRS
+            document.table(*pairs_table(rows), "" if shown_at_once else folded)
+    sure = [row for row in found[ranked].itertuples() if row.holm < DECIDED]
     document.text(
         "Decided in {score} (corrected p < {decided}): {sure}.",
-        score=metrics[0].label, decided=DECIDED,
+        score=rank.label, decided=DECIDED,
         sure="; ".join(
             f"{row.first} is {'below' if row.mean < 0 else 'above'} {row.second}" for row in sure
         ) or "no pair",
@@ -322,6 +366,22 @@ def _add_uncertainty(document: Document, named: Named, heading: str) -> None:
         return
     document.heading(heading, 3)
     document.table(header, body)
+
+
+def _add_courses(results: Results, document: Document, condition: str, rank: Metric) -> None:
+    """Add a picture of a score over the rounds; none where no run has two of them."""
+    named = results.last.set_index("run")
+    table = results.table.assign(
+        **{name: results.table["run"].map(named[name]) for name in ("condition", "arm")}
+    )
+    rows = table[(table["condition"] == condition) & table[rank.column].notna()]
+    if not rows[rows["round"] > 0].groupby("run").size().max() >= 2:
+        return
+    drawn = courses(rounds_of(rows), [(rank.column, rank.scale, rank.label, BLUE)])
+    document.figures(
+        [("courses", drawn)],
+        f"{condition}: after each round, a method's mean, and each of several runs as a thin line.",
+    )
 
 
 def _add_partitions(results: Results, document: Document) -> None:

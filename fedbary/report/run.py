@@ -222,6 +222,7 @@ def _add_scored(
     alone = {
         "accuracy": "Clopper and Pearson's for an accuracy",
         "auroc": "Newcombe's for an AUROC",
+        "coverage_90": "Clopper and Pearson's for targets in an interval",
     }
     closed = [words for name, words in alone.items() if name in found["this model"]]
     grouped = examples.groups is not None
@@ -270,10 +271,9 @@ def _summary(
         if gap is not None:
             than, size = name.partition("− ")[2], shown(label("nll", task), gap)
             side = "better than" if gap[2] < 0 else "worse than" if gap[1] > 0 else ""
-            if not side and not math.isnan(gap[1]):
-                side = "not told apart from"
-            first = f"By its probabilities it is {side} the {than}. " if side else ""
-            said.append(f"{first}Its NLL minus that of the {than} is {size} nats")
+            if not side:
+                side = "beside" if math.isnan(gap[1]) else "not told apart from"
+            said.append(f"By its NLL it is {side} the {than}: a difference of {size} nats")
     return said
 
 
@@ -317,7 +317,7 @@ def add_run(
     told = f": {several}" if classes else ""
     rows = [
         ["data", server if own else data],
-        ["rows at the sites", ", ".join(_totals(*held))],
+        ["rows at the sites", ", ".join(_totals(*held)).replace(", ", ": ", 1)],
         ["task", settings.task],
         *([["predicts", f"{target}{told}"]] if (target := _target(trained.task)) else []),
         ["sites", f"{len(sites)} {'real' if real else 'simulated'}"],
@@ -432,7 +432,9 @@ def _add_sites(document: Document, found: Mapping[str, Any], trained: Trained) -
     document.text(
         """The global model on the rows that each site holds out. A site sends sums alone.
         Intervals are Clopper and Pearson's for accuracy and sensitivity, normal for an NLL, and
-        Newcombe's for an AUROC, as if a site held out each class in its own share. {bare}""",
+        Newcombe's for an AUROC, as if a site held out each class in its own share. {ece}
+        {bare}""",
+        ece="An ECE has none: a site sends it alone." if "ece" in names else "",
         bare="These scores are without the temperature."
         if schema.TEMPERATURE in trained.line
         else "",

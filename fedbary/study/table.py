@@ -280,11 +280,17 @@ def write_table(results: Path, runs: Sequence[pd.DataFrame]) -> None:
     write(results, joined(runs))
 
 
-def write_about(results: Path, title: str, about: str) -> None:
-    """Write the experiment's title and purpose, unless the folder's grid has the same."""
-    told = {"title": title, "about": about}
-    if read_about(results) != told:
-        text = yaml.safe_dump(told, allow_unicode=True, sort_keys=False)
+def write_about(
+    results: Path, title: str, about: str, lacking: Mapping[str, str] | None = None
+) -> None:
+    """Write the experiment's title and purpose, unless the folder's grid has the same.
+
+    `lacking` are the runs of the grid that have not been made, each with the reason.
+    """
+    told, lacks = {"title": title, "about": about}, dict(lacking or {})
+    if read_about(results) != told or _read_lacking(results) != lacks:
+        whole = {**told, **({"lacking": lacks} if lacks else {})}
+        text = yaml.safe_dump(whole, allow_unicode=True, sort_keys=False)
         write_whole(results / ABOUT, text.encode())
 
 
@@ -294,6 +300,17 @@ def read_about(results: Path) -> dict[str, str]:
     known = read_yaml(file) if file else {}
     texts = {key: known[key] for key in ("title", "about") if key in known}
     return {key: " ".join(str(text).split()) for key, text in texts.items()}
+
+
+def _read_lacking(results: Path) -> dict[str, str]:
+    found = read_yaml(results / ABOUT).get("lacking") if (results / ABOUT).exists() else None
+    return {str(run): str(why) for run, why in found.items()} if isinstance(found, dict) else {}
+
+
+def lacking_of(results: Path, table: pd.DataFrame) -> dict[str, str]:
+    """Return the runs of the last sweep's grid that a folder's table lacks, with the reasons."""
+    made = set(table["run"].astype(str))
+    return {run: why for run, why in _read_lacking(results).items() if run not in made}
 
 
 def find_mismatch(rows: pd.DataFrame, settings: Mapping[str, Any]) -> str | None:

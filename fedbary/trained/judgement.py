@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -146,10 +147,11 @@ def judged(
 ) -> dict[str, dict[str, Judged]]:
     """Score predictions of the same examples, with 95 % intervals.
 
-    Where each example stands alone, the interval of an accuracy is Clopper and Pearson's, and for
-    two classes an AUROC's is Newcombe's, see `of_auroc`. Others are those of `bootstrap`. The
-    draws are the same for all predictions: after the first prediction, each further one has its
-    difference too, ``first − other``.
+    Where each example stands alone, the interval of an accuracy or a coverage is Clopper and
+    Pearson's, and for two classes an AUROC's is Newcombe's, see `of_auroc`. Others are those of
+    `bootstrap`; where it finds none for a sensitivity, such as one of 0, it is Clopper and
+    Pearson's. The draws are the same for all predictions: after the first prediction, each further
+    one has its difference too, ``first − other``.
 
     Parameters
     ----------
@@ -180,10 +182,14 @@ def judged(
     for (name, score), value in whole.items():
         held = ends[name, score]
         if name in predictions and y.ndim == 1 and known and alone:
-            if score == "accuracy":
+            if score == "accuracy" or score.startswith("coverage_"):
                 held = interval(round(value * len(y)), len(y))
-            elif score == "auroc" and predictions[name].probs.shape[1] == 2:
-                held = of_auroc(value, [(int((y == 1).sum()), int((y == 0).sum()))])
+            elif score in ("auroc", "sensitivity") and predictions[name].probs.shape[1] == 2:
+                events, others = int((y == 1).sum()), int((y == 0).sum())
+                if score == "auroc":
+                    held = of_auroc(value, [(events, others)])
+                elif math.isnan(held[0]) and math.isfinite(value):
+                    held = interval(round(value * events), events)
         table.setdefault(name, {})[score] = (value, *held)
     return table
 

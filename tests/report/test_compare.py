@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
 from refusals import refused
 
 from fedbary import load
@@ -48,7 +49,8 @@ def test_what_differs_is_named_and_seeds_are_paired(runs, tmp_path, monkeypatch,
     accuracies = [row[header.index("Accuracy (%)")] for row in rows]
     assert accuracies == [f"{a:.4f}" for a in known] and all(a in said for a in accuracies)
     made = {file.name for file in (tmp_path / "comparison").rglob("*.*")}
-    assert made == {"comparison.md", "comparison.html", "courses.png"}
+    drawn = {f"courses-{key}.png" for key, *_ in compared.curves_of(table)}
+    assert made == {"comparison.md", "comparison.html", *drawn}
     refused("--force", compare, folders)
 
 
@@ -147,19 +149,33 @@ def test_arms_are_compared_within_a_condition_alone(runs, tmp_path):
         assert pairs == {"| RKLB − WB", "| pair"}
     page.write()
     drawn = {file.name for file in (tmp_path / "page" / "figures").iterdir()}
-    assert drawn == {"courses-1.png", "courses-2.png"}
+    scores = [key for key, *_ in compared.curves_of(table)]
+    assert drawn == {f"courses-{key}-{number}.png" for key in scores for number in (1, 2)}
 
 
+@pytest.mark.parametrize("panels", [1, 2])
 @pytest.mark.parametrize("arms", [2, 4, 8])
-def test_a_picture_has_room_for_its_panels_whatever_its_legend(arms):
+def test_a_picture_has_room_for_its_panels_whatever_its_legend(arms, panels):
     name = "RKLB, kl_weight=0.1, prior_std=0.25, weight_decay=0.0005, server_momentum=0.{}"
     rounds = [[{"round": k, "nll": 1 / k, "accuracy": 0.5} for k in (1, 2)]]
-    curves = [("nll", 1.0, "NLL", "b"), ("accuracy", 100.0, "Accuracy (%)", "r")]
+    curves = [("nll", 1.0, "NLL", "b"), ("accuracy", 100.0, "Accuracy (%)", "r")][:panels]
     picture = courses({name.format(k): rounds for k in range(arms)}, curves)
     FigureCanvasAgg(picture).draw()
     width, height = picture.get_size_inches() * picture.dpi
-    panels = [axes.get_window_extent() for axes in picture.axes]
-    assert sum(panel.width * panel.height for panel in panels) > 0.4 * width * height
+    extents = [axes.get_window_extent() for axes in picture.axes]
+    assert all(min(one.width, one.height) > 2.2 * picture.dpi for one in extents)
     legend = picture.legends[0].get_window_extent()
     assert 0 <= legend.x0 and legend.x1 <= width and 0 <= legend.y0
-    assert all(legend.y1 <= panel.y0 for panel in panels)
+    assert all(legend.y1 <= one.y0 for one in extents)
+
+
+def test_a_comparison_has_a_picture_a_score_that_a_telephone_shows(runs, tmp_path):
+    """Each picture shrinks to 358 pixels by a third at most."""
+    page = Document(tmp_path, "Comparison")
+    compared.write(compared.with_arms(compared.read_runs(sorted(runs.iterdir()))), page)
+    assert "4 runs of 2 arms, on Breast cancer." in page.section("")[0]
+    page.write()
+    for file in (tmp_path / "figures").iterdir():
+        with Image.open(file) as picture:
+            assert picture.width <= 1.5 * 358
+    assert 'class="wide"' not in (tmp_path / "report.html").read_text()

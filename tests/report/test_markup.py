@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import hypothesis.strategies as st
+import numpy as np
 import pandas as pd
 import pytest
 from every_method import NIGHT
@@ -118,3 +119,16 @@ def test_names_of_sites_are_no_formulas():
     assert [label.get_text() for label in axes.get_yticklabels()][0] == "$x^$"
     assert axes.get_ylabel() == "Site"
     assert partition_heatmap(pd.DataFrame([[1], [3]]).to_numpy()).axes[0].get_ylabel() == "Client"
+
+
+def test_a_wide_picture_scrolls_and_a_narrow_one_shrinks(tmp_path):
+    """A heatmap of ten classes keeps its size on a telephone: its letters stay legible."""
+    page = Document(tmp_path, "Pictures")
+    for columns in (2, 10):
+        counts = np.ones((3, columns), dtype=int)
+        page.figures([(f"of-{columns}", partition_heatmap(counts))], "Who holds what.")
+    page.write()
+    shown = Page((tmp_path / "report.html").read_text()).elements
+    images = [dict(element[1:]) for element in shown if element[0] == "img"]
+    assert [image.get("class") for image in images] == [None, "wide"]
+    assert [name for name, *_ in shown].count("span") == 2

@@ -24,7 +24,7 @@ from fedbary.report.report import (
 from fedbary.report.results import ACCURACY, NLL, Results, differences, marked
 from fedbary.scores.stats import corrected, paired
 from fedbary.study.arms import with_methods
-from fedbary.study.table import COMMON, ROUNDS, RUNS, read_table, write_table
+from fedbary.study.table import COMMON, ROUNDS, RUNS, read_table, write_about, write_table
 from fedbary.tasks import task_class
 from findings import maker
 
@@ -192,6 +192,16 @@ def test_a_task_without_scores_of_its_own_shows_those_whose_course_it_draws(five
     assert list(rows) == list(ranked(five)[1])
 
 
+def test_runs_of_the_grid_that_failed_are_said_until_they_are_made(five, tmp_path):
+    table = read_table(five)
+    write_table(tmp_path, [table[table["run"] != "PVI-0"]])
+    write_about(tmp_path, "Five", "", {"PVI-0": "a <b>reason</b>", "RKLB-0": "not made"})
+    text = write_report(tmp_path).with_suffix(".md").read_text()
+    assert "**1 run of the grid is not here.**" in text and "`PVI-0`: a \\<b\\>reason" in text
+    write_table(tmp_path, [table])
+    assert "not here" not in write_report(tmp_path).with_suffix(".md").read_text()
+
+
 # Methods beside each other
 
 
@@ -205,6 +215,7 @@ def test_methods_are_ranked_by_nll(five):
 def test_a_difference_that_every_seed_shows_is_told_and_noise_is_not(five):
     text = (five / "report.md").read_text()
     (decided,) = [line for line in text.splitlines() if line.startswith("Decided in NLL")]
+    assert text.count("Least seen is") == 1 and "<summary>Every pair by the other scores" in text
     for sure in ("PVI is below FedAvg", "RKLB is below FedAvg", "FedAvg is below pFedBayes"):
         assert sure in decided
     assert not re.search(r"(FedAvg|FedProx) is \w+ (FedAvg|FedProx)", decided)

@@ -1,14 +1,21 @@
-"""The interval of an AUROC by the numbers of rows: it covers, and holds the AUROC."""
+"""Intervals by the numbers of rows: they cover, and hold the score."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm, rankdata
 
+from fedbary.predictive import Forecast, Prediction
+from fedbary.predictive.conformal import interval
 from fedbary.scores.intervals import TWO_SIDED, of_auroc
+from fedbary.scores.regression import score as score_numbers
+from fedbary.scores.tables import score as score_classes
+from fedbary.trained.judgement import judged
 
 COUNTS = st.lists(st.tuples(st.floats(0.5, 500), st.floats(0.5, 500)), min_size=1, max_size=4)
 
@@ -54,3 +61,23 @@ def test_it_holds_the_true_auroc_in_95_of_100_draws(auroc, sites):
         low, high = of_auroc(float(pairs @ own / pairs.sum()), sites)
         found += low <= auroc <= high
     assert 0.935 <= found / 2000 <= 0.98
+
+
+def test_no_event_that_is_found_leaves_an_interval_all_the_same():
+    """Drawn anew, a sensitivity of 0 stays 0: its interval is that of 0 of so many events."""
+    y = torch.arange(40) % 10 == 0
+    risk = torch.where(y, 0.1, 0.4)
+    held = Prediction(torch.stack([1 - risk, risk], 1), torch.zeros(40))
+    task = SimpleNamespace(judged=lambda held, y: score_classes(held.probs, y))
+    found = judged(task, {"model": held}, y.long(), torch.arange(40))["model"]
+    assert found["sensitivity"] == (0.0, *interval(0, 4))
+    assert all(low <= value <= high for value, low, high in found.values())
+
+
+def test_targets_in_an_interval_are_a_rate():
+    forecast = Forecast(torch.zeros(30), torch.zeros(30), torch.ones(30))
+    y = torch.cat([torch.zeros(27), torch.full((3,), 9.0)])
+    task = SimpleNamespace(judged=score_numbers)
+    found = judged(task, {"model": forecast}, y, torch.arange(30))["model"]
+    for level in (50, 90, 95):
+        assert found[f"coverage_{level}"] == (0.9, *interval(27, 30))

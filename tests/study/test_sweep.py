@@ -18,7 +18,16 @@ from processes import wait_until
 
 from fedbary.settings.config import resolve
 from fedbary.study.cost import RuntimeEstimator
-from fedbary.study.table import COMMON, FORMAT, ROUNDS, RUNS, read_run, read_table, write_table
+from fedbary.study.table import (
+    COMMON,
+    FORMAT,
+    ROUNDS,
+    RUNS,
+    lacking_of,
+    read_run,
+    read_table,
+    write_table,
+)
 
 FEDBARY = str(Path(sys.executable).parent / "fedbary")
 QUICK = {
@@ -61,6 +70,8 @@ def test_it_goes_on_past_a_failure_and_says_which(swept):
     folder, done = swept
     assert done.returncode == 1
     assert f"failed: {FAILS}: clients: 3" in done.stdout
+    lacking = lacking_of(folder / "out", read_table(folder / "out"))
+    assert lacking.keys() == {FAILS} and "clients: 3" in lacking[FAILS]
     assert done.stderr.strip().splitlines()[-1].startswith("fedbary: 1 of 3 runs failed")
     assert set(read_table(folder / "out")["run"]) == {"digits-FedAvg-n0-seed0", GOOD}
 
