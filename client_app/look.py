@@ -94,7 +94,7 @@ def _apart(task: Rows, site: Site, table: Frame) -> Frame:
         return table
     marks = [mark for column in told.values() for mark in unusual(column.numbers)]
     held = np.stack(marks, 1) if marks else np.zeros((table.count, 0), dtype=bool)
-    asked = Asked(task.hashes(site), held, len(told))
+    asked = Asked(task.hashes(site), held, held[:, :0], len(told))
     kept = kept_apart(user_path(site.state_path), asked, limits, 1).rows
     if not len(kept):
         raise LimitReached("this site's rows differ from those of earlier answers by too few")

@@ -50,6 +50,9 @@ class Asked:
     marks : ndarray
         The rows of each mark, (N, J) bool: a level, or another value than the commonest. Sums
         of products show the rows of a mark alone.
+    outcomes : ndarray
+        The rows of each class, or with and without an event, (N, C) bool. A slope shows the sum of
+        the rows of one, the same in each answer.
     columns : int
         Columns of the rows.
     words : str
@@ -58,6 +61,7 @@ class Asked:
 
     rows: np.ndarray
     marks: np.ndarray
+    outcomes: np.ndarray
     columns: int
     words: str = ""
 
@@ -101,7 +105,8 @@ class Answered:
             least = fewest(limits, width)
             if len(self.sets):
                 least = max(least, math.ceil(sent.bearing(limits) / 2 * each_answer(width)))
-            kept = _left_out(kept, asked, block, sizes, least, few)
+            of_outcomes = limits.min_cell if len(self.sets) else 1
+            kept = _left_out(kept, asked, block, sizes, (least, few, of_outcomes))
         return kept
 
     def bear(self, asked: Asked, kept: np.ndarray, limits: Limits) -> float:
@@ -178,17 +183,18 @@ def _blocks(sets: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _left_out(
-    kept: np.ndarray, asked: Asked, block: np.ndarray, sizes: np.ndarray, least: int, few: int
+    kept: np.ndarray, asked: Asked, block: np.ndarray, sizes: np.ndarray, least: tuple[int, ...]
 ) -> np.ndarray:
     """Return a mask (N,) without rows that must leave, so that no block shows few rows.
 
-    Each block then has `least` rows inside and outside, or none. So has each mark in a block, with
-    `few` rows. Rows with the least hashes leave. Rows that are not among those asked for may have
-    any mark.
+    Each block then has the first of `least` rows inside and outside, or none. So has each mark in a
+    block, with the second, and each outcome, with the third. Rows with the least hashes leave. Rows
+    that are not among those asked for may have any mark.
     """
     kept, count = kept.copy(), -1
-    every = np.column_stack([np.ones_like(kept), asked.marks])
-    wanted = np.array([least] + [few] * asked.marks.shape[1])
+    parts = [np.ones((len(kept), 1), dtype=bool), asked.marks, asked.outcomes]
+    every = np.concatenate(parts, 1)
+    wanted = np.repeat(least, [part.shape[1] for part in parts])
     strange = sizes - np.bincount(block, minlength=len(sizes))
     while kept.sum() != count:
         count = kept.sum()

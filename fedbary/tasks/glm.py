@@ -374,23 +374,31 @@ class Glm(Rows):
         found = in_common(marks, np.ones(len(marks), dtype=bool), least)
         if limits.budget and site.state_path and found.sum() >= fewest(limits, columns):
             rows = self.hashes(site)[self.load(site.data_path, signature).places]
-            asked = Asked(rows, marks, columns, self.own.terms)
+            asked = Asked(rows, marks, self._outcomes_of(held), columns, self.own.terms)
             kept = kept_apart(user_path(site.state_path), asked, limits)
             return replace(self._of_rows(held, kept.rows, least), bear=kept.bear)
         return self._of_rows(held, np.flatnonzero(found), least)
+
+    def _outcomes_of(self, held: Shard) -> np.ndarray:
+        """Return the rows of each class, (N, C); of numbers none."""
+        classes = held.y.unique() if self.family.classes else held.y[:0]
+        return (held.y[:, None] == classes).numpy()
 
     def _marks(self, x: Tensor, layout: Layout) -> np.ndarray:
         """Return which rows have each level, or other values than a column's usual one, (N, J).
 
         So have rows in which several such are together in a term.
         """
-        widths, cells = [max(1, len(levels)) for _, levels in layout.columns], []
-        for part in x.split(widths, 1):
+        terms = self._terms(layout)
+        used = {factor.column for term in terms for factor in term}
+        parts: dict[str, list[np.ndarray]] = {}
+        widths = [max(1, len(levels)) for _, levels in layout.columns]
+        for (name, _), part in zip(layout.columns, x.split(widths, 1), strict=True):
             own = part.numpy().T
-            cells.append(list(own == 1) if len(own) > 1 else unusual(own[0]))
-        parts = dict(zip(dict(layout.columns), cells, strict=True))
-        found = [mark for part in cells for mark in part]
-        for term in self._terms(layout):
+            if name in used:
+                parts[name] = list(own == 1) if len(own) > 1 else unusual(own[0])
+        found = [mark for part in parts.values() for mark in part]
+        for term in terms:
             held = [parts[name] for name in dict.fromkeys(factor.column for factor in term)]
             some = [part for part in held if part]
             if len(some) > 1:

@@ -254,6 +254,16 @@ class Survival(Glm):
         nn.init.zeros_(layer.weight)
         return nn.Sequential(OrderedDict(flatten=nn.Flatten(), output=layer))
 
+    def terms_of(self, signature: Layout) -> int:
+        """Return how many columns the terms and the intervals have, at most as many as the rows."""
+        width = len(self.design(signature).names) + self.baselines
+        return min(width, len(signature.features))
+
+    def _outcomes_of(self, held: Shard) -> np.ndarray:
+        """Return the rows with and without an event, (N, 2)."""
+        event = self._event(held.x, self.signature()).numpy() == 1
+        return np.stack([event, ~event], 1)
+
     def is_of_terms(self, question: str, asked: Mapping[str, Any]) -> bool:
         """Return whether an answer has sums or products of the terms' columns, or of residuals."""
         return question == _proportional.NAME or super().is_of_terms(question, asked)

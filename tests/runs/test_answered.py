@@ -19,7 +19,7 @@ ROWS = 60
 def kept_of(folder, rows, columns, marks=None):
     """The rows of those that a site is asked for that it answers from."""
     marks = np.zeros((len(rows), 0), dtype=bool) if marks is None else marks
-    return rows[kept_apart(folder, Asked(rows, marks, columns), LIMITS).rows]
+    return rows[kept_apart(folder, Asked(rows, marks, marks[:, :0], columns), LIMITS).rows]
 
 
 def answers(folder, seed, number):
@@ -70,7 +70,9 @@ def test_no_combination_of_answers_shows_few_rows_of_a_level(tmp_path_factory, s
     held = []
     for _ in range(number):
         wanted = draw.random(ROWS) > draw.choice([0, 0.03, 0.1, 0.5])
-        found = kept_apart(folder, Asked(rows[wanted], marks[wanted], 2), limits).rows
+        found = kept_apart(
+            folder, Asked(rows[wanted], marks[wanted, :4], marks[wanted, 4:], 2), limits
+        ).rows
         kept = np.zeros(ROWS, dtype=bool)
         kept[np.flatnonzero(wanted)[found]] = True
         held.append((kept, wanted))
@@ -84,9 +86,9 @@ def test_rows_that_bear_answers_bear_three_more(tmp_path_factory, answers, colum
     folder, limits = tmp_path_factory.mktemp("site"), Limits()
     rows = np.random.default_rng(columns).integers(0, 2**60, 4000)
     marks = (np.arange(4000) % 3 == 0)[:, None]
-    kept_apart(folder, Asked(rows, marks, columns), limits)
+    kept_apart(folder, Asked(rows, marks, marks[:, :0], columns), limits)
     Sent(0, float(answers)).write(folder)
-    found = kept_apart(folder, Asked(rows[1:], marks[1:], columns), limits)
+    found = kept_apart(folder, Asked(rows[1:], marks[1:], marks[1:, :0], columns), limits)
     gone = np.setdiff1d(np.arange(3999), found.rows)
     assert 4000 > found.bear >= answers + 3
     block, pairs = len(gone) + 1, found.bear / 2
