@@ -63,12 +63,12 @@ class Ivon(SideBySide):
             mean = torch.cat([t.flatten(1) for t in precisions], 1).mean(1)
             unbiased = 1 - momentum**number
             for i, (w, u, g) in enumerate(zip(weights, velocities, gradients, strict=True)):
-                pull, rate = by.weight_decay, _spread(lr, i, w)
+                pull, rate = _spread(self._each("weight_decay"), i, w), _spread(lr, i, w)
                 if i in GAUSSIAN:
-                    pull += prior / ess
+                    pull = pull + prior / ess
                     gain = (log_vars[i].exp() * _spread(mean, i, w)).clamp(max=1)
                     rate = gain * _spread(lr / unbiased, i, w)
-                u.mul_(_spread(momentum, i, w)).add_(g).add_(w, alpha=pull)
+                u.mul_(_spread(momentum, i, w)).add_(g).addcmul_(w, pull)
                 w.addcmul_(u, rate, value=-1)
         return weights, log_vars
 

@@ -1,15 +1,14 @@
-"""The scores of every federation of a plan: `cells.csv.xz`.
+"""The scores of every federation of a plan, in a folder.
 
     python -m findings.curvature.measure findings/curvature/plan.yaml findings/curvature DATA_DIR
 
-DATA_DIR holds Fashion-MNIST. Cells that the table has are not measured again, so it can be stopped
+DATA_DIR holds Fashion-MNIST. Cells that the folder has are not measured again, so it can be stopped
 and started.
 """
 
-import os
 import sys
 from collections.abc import Iterator
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,9 @@ from torch.nn.functional import cross_entropy
 from fedbary.predictive import mixture
 from fedbary.scores.metrics import fitted_temperature, nll_at_temperatures
 from fedbary.settings.config import read_yaml, resolve
+from findings import maker
 from findings.curvature.alone import Alone
+from findings.curvature.cells import USUAL, read, write
 from findings.curvature.ivon import Ivon
 from findings.curvature.page import best
 from findings.curvature.side_by_side import Member, SideBySide
@@ -32,67 +33,84 @@ class Map:
 
     Parameters
     ----------
-    plan, file, data_dir
-        The plan's content, the table, and the folder of the data sets.
+    plan, folder, data_dir
+        The plan's content, the folder of the cells, and the folder of the data sets.
     """
 
-    def __init__(self, plan: dict[str, Any], file: Path, data_dir: str) -> None:
-        self.plan, self.file, self.data_dir = plan, file, data_dir
-        self.cells = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["condition"])
+    def __init__(self, plan: dict[str, Any], folder: Path, data_dir: str) -> None:
+        self.plan, self.folder, self.data_dir = plan, folder, data_dir
+        self.cells = read(folder)
 
     def measure(self) -> None:
         """Choose and compare each side in each condition; then some at some numbers of epochs."""
         sides, conditions = self.plan["sides"], self.plan["conditions"]
         for condition in conditions:
             for side, own in sides.items():
-                if condition not in own.get("conditions", conditions):
-                    continue
-                by = own.get("setting_of", side)
-                steps = [
-                    {**step, "lr_schedule": schedule}
-                    for step in own.get("steps", self.plan["steps"])
-                    for schedule in self.plan["lr_schedule"]
-                ]
-                for seed, epochs in product(self.plan["choice"], own.get("local_epochs", ())):
-                    self.take(condition, "choice", side, seed, epochs, steps)
-                for seed in self.plan["fresh"]:
-                    self.compare(condition, side, seed, best(self.cells, condition, by))
-            for side, counts in self.plan["each"].items():
-                for seed, epochs in product(self.plan["fresh"], counts):
-                    self.compare(condition, side, seed, best(self.cells, condition, side, epochs))
+                if condition in own.get("conditions", conditions):
+                    looks = [None, *self.plan["each"].get(side, ())]
+                    if "setting_of" not in own:
+                        self.choose(condition, side, looks)
+                    for count, seed in product(looks, self.plan["fresh"]):
+                        self.compare(condition, side, seed, count)
 
-    def compare(self, condition: str, side: str, seed: int, setting: dict[str, Any]) -> None:
-        """Measure a setting at a fresh seed."""
-        epochs = setting.pop("local_epochs")
-        self.take(condition, "fresh", side, seed, epochs, [setting])
+    def choose(self, condition: str, side: str, looks: list[int | None]) -> None:
+        """Measure a side's grid at the seeds of the choice, then settings around the best of it.
+
+        They stand around the best of each look: of all, or of those with so many local epochs.
+        """
+        own = self.plan["sides"][side]
+        grid = [
+            {**USUAL, **step, "lr_schedule": schedule}
+            for step in own.get("steps", self.plan["steps"])
+            for schedule in own.get("lr_schedule", self.plan["lr_schedule"])
+        ]
+        for seed, epochs in product(self.plan["choice"], own["local_epochs"]):
+            self.take(condition, "choice", side, seed, epochs, grid)
+        near = self.cells.merge(pd.DataFrame(grid))
+        for count in looks:
+            centre = best(near, condition, side, count)
+            epochs = centre.pop("local_epochs")
+            around = [
+                {**centre, **{n: v for n, v in change.items() if n != "lr_times"},
+                 "lr": round(centre["lr"] * change.get("lr_times", 1), 4)}
+                for change in own.get("around", self.plan.get("around", ()))
+            ]  # fmt: skip
+            for seed in self.plan["choice"]:
+                self.take(condition, "choice", side, seed, epochs, around)
+
+    def compare(self, condition: str, side: str, seed: int, local_epochs: int | None) -> None:
+        """Measure a side's best setting at a fresh seed."""
+        by = self.plan["sides"][side].get("setting_of", side)
+        setting = best(self.cells, condition, by, local_epochs)
+        self.take(condition, "fresh", side, seed, setting.pop("local_epochs"), [setting])
 
     def take(
         self, condition: str, stage: str, side: str, seed: int, epochs: int, steps: list[dict]
     ) -> None:
-        """Measure some steps of a side, unless the table has them."""
+        """Measure those steps of a side that the table does not have."""
         place = {
             "condition": condition, "stage": stage, "side": side, "seed": seed,
             "local_epochs": epochs,
         }  # fmt: skip
-        held, known = self.cells, place | (steps[0] if len(steps) == 1 else {})
-        for name in known.keys() & set(held.columns):
-            held = held[held[name] == known[name]]
-        if len(held):
+        held = maker.where(self.cells, **place)
+        steps = [step for step in steps if not len(maker.where(held, **step))]
+        rows = []
+        for size, own in groupby(sorted(steps, key=_batch_size), key=_batch_size):
+            words = {**self.plan["settings"], **self.plan["conditions"][condition]}
+            words |= self.plan["sides"][side].get("settings", {})
+            pooled = words.pop("pooled", 1)
+            words |= {"seed": seed, "local_epochs": int(epochs), "data_dir": self.data_dir}
+            taken = [*own]
+            runs = self.begun(side, {**words, "batch_size": size}, taken, pooled)
+            for _ in range(runs.federation.settings.rounds):
+                runs.take_round()
+            found = scores(runs, tested=stage == "fresh")
+            rows += [{**place, **step, **score} for step, score in zip(taken, found, strict=True)]
+        if not rows:
             return
-        words = {**self.plan["settings"], **self.plan["conditions"][condition]}
-        words |= self.plan["sides"][side].get("settings", {})
-        pooled = words.pop("pooled", 1)
-        words |= {"seed": seed, "local_epochs": int(epochs), "data_dir": self.data_dir}
-        runs = self.begun(side, words, steps, pooled)
-        for _ in range(runs.federation.settings.rounds):
-            runs.take_round()
-        found = scores(runs, tested=stage == "fresh")
-        rows = [{**place, **step, **score} for step, score in zip(steps, found, strict=True)]
-        self.cells = pd.concat([self.cells, pd.DataFrame(rows)], ignore_index=True)
-        self.cells.convert_dtypes().round(5).to_csv(
-            self.file.with_suffix(".part"), index=False, compression="xz"
-        )
-        os.replace(self.file.with_suffix(".part"), self.file)
+        known = [self.cells] if len(self.cells) else []
+        self.cells = pd.concat([*known, pd.DataFrame(rows)], ignore_index=True)
+        write(self.folder, self.cells)
         print(
             condition, stage, side, seed, epochs, min(row["held_out"] for row in rows), flush=True
         )
@@ -102,14 +120,21 @@ class Map:
     ) -> SideBySide | Alone:
         """Return federations of a side that have no round yet, together where that is faster."""
         kinds = {"curvature": SideBySide, "ivon": Ivon}
-        kind = kinds.get(words.get("inference", "")) if words["model"] == "mlp" else None
-        if kind is None or words["rule"] != "RKLB":
+        fast = words["model"] == "mlp" and words.get("rule") == "RKLB"
+        kind = kinds.get(words.get("inference", "")) if fast else None
+        unused = ("batch_size",) if kind else ("batch_size", "server_lr")
+        steps = [{n: v for n, v in step.items() if n not in unused} for step in steps]
+        if kind is None:
             return Alone(words, steps)
         gaussian = side in ("curvature", "by size")
         precision = self.plan["settings"]["prior_std"] ** -2 if gaussian else 0.0
-        method = side if side in ("curvature", "SCAFFOLD") else "FedAvg"
+        method = side if side in ("curvature", "SCAFFOLD", "FedAdam") else "FedAvg"
         members = [Member(**step, precision=precision, method=method) for step in steps]
         return kind(Federation(resolve(words)), members, pooled)
+
+
+def _batch_size(step: dict[str, Any]) -> int:
+    return int(step["batch_size"])
 
 
 def scores(runs: SideBySide | Alone, tested: bool) -> Iterator[dict[str, float]]:
@@ -134,4 +159,4 @@ def scores(runs: SideBySide | Alone, tested: bool) -> Iterator[dict[str, float]]
 if __name__ == "__main__":
     torch.set_num_threads(1)
     given, folder, data = sys.argv[1:4]
-    Map(read_yaml(Path(given)), Path(folder) / "cells.csv.xz", data).measure()
+    Map(read_yaml(Path(given)), Path(folder), data).measure()

@@ -9,9 +9,11 @@ import pandas as pd
 from fedbary.report.results import Metric, difference
 from fedbary.scores.stats import corrected
 from findings import maker
+from findings.curvature.cells import SETTING, USUAL, read
 
 PAIRS = (
     ("curvature", "FedAvg"), ("curvature", "FedAvg + a pass"), ("curvature", "SCAFFOLD"),
+    ("curvature", "FedAdam"),
     ("curvature", "by size"), ("by size", "FedAvg"), ("IVON", "FedAvg"),
 )  # fmt: skip
 SCORES = (
@@ -21,7 +23,6 @@ BYTES = (
     Metric("bytes.up", "KB up a client and round", 0.001, 1), maker.AT_T,
     Metric("accuracy", "Accuracy %", 100, 2),
 )  # fmt: skip
-SETTING = ["lr", "momentum", "lr_schedule", "local_epochs"]
 EQUAL = (("at equal local epochs", "FedAvg", 0), ("at equal passes", "FedAvg + a pass", 1))
 """Comparisons at each number of local epochs: the rival, and how many it has more."""
 SETTING_OF = {"by size": "curvature"}
@@ -35,6 +36,16 @@ LOOKS = {
     "two local epochs each": ("FedAvg", {"curvature": 2, "FedAvg": 2}),
 }
 """Comparisons at each place: the rival, and each side's number of local epochs if it is given."""
+OTHERS = {
+    f"{rival}, {words}": (rival, counts)
+    for rival in ("FedAdam", "SCAFFOLD")
+    for words, counts in (
+        ("tuned", {}),
+        ("one local epoch each", {"curvature": 1, rival: 1}),
+        ("two local epochs each", {"curvature": 2, rival: 2}),
+    )
+}
+"""Such comparisons with other rivals, at the places that have them."""
 REACH = -0.4, 0.2
 """NLLs of the picture of places; the widest intervals pass them."""
 RIVALS_LOOKS = {"tuned": None, "one local epoch": 1, "two local epochs": 2}
@@ -88,7 +99,7 @@ def equal(cells: pd.DataFrame, rival: str, more: int) -> dict[tuple[str, int], A
 
 def tables(results: Path) -> Iterator[str]:
     """Yield held-out scores by local epochs, test scores and differences, by condition."""
-    cells = pd.read_csv(results / "cells.csv.xz")
+    cells = read(results)
     tried, fresh = maker.where(cells, stage="choice"), compared(cells)
     means = tried.groupby(["condition", "side", *SETTING])["held_out"].mean()
     least = means.groupby(["condition", "side", "local_epochs"]).min()
@@ -118,7 +129,8 @@ def tables(results: Path) -> Iterator[str]:
 def _setting(one: Any) -> str:
     """Return the words of a row's setting."""
     steps = f"lr={one['lr']:g} momentum={one['momentum']:g} {one['lr_schedule']}"
-    return f"{steps}, {one['local_epochs']:g} epochs"
+    own = "".join(f" {name}={one[name]:g}" for name, usual in USUAL.items() if one[name] != usual)
+    return f"{steps}{own}, {one['local_epochs']:g} epochs"
 
 
 def differences(rows: pd.DataFrame, several: Any) -> dict[str, Any]:
@@ -134,7 +146,7 @@ def differences(rows: pd.DataFrame, several: Any) -> dict[str, Any]:
 
 def picture(results: Path) -> maker.Figure:
     """Return curvature's lead over FedAvg against local epochs, by skew, with 95 % intervals."""
-    cells = pd.read_csv(results / "cells.csv.xz")
+    cells = read(results)
     figure, panels = maker.panels(6.0, 2.4, 1, 2, sharey=True)
     for axes, (head, rival, more) in zip(panels, EQUAL, strict=True):
         found = equal(cells, rival, more)
@@ -156,15 +168,15 @@ def picture(results: Path) -> maker.Figure:
 
 def places(results: Path) -> pd.DataFrame:
     """Return the cells of every place, those of the first map in front."""
-    first = pd.read_csv(results.parent / "cells.csv.xz")
+    first = read(results.parent)
     first["condition"] = "10 rounds, " + first["condition"]
-    return pd.concat([first, pd.read_csv(results / "cells.csv.xz")], ignore_index=True)
+    return pd.concat([first, read(results)], ignore_index=True)
 
 
-def leads(cells: pd.DataFrame) -> dict[str, dict[str, Any]]:
+def leads(cells: pd.DataFrame, looks: Mapping[str, Any] = LOOKS) -> dict[str, dict[str, Any]]:
     """Return curvature's differences by look and place, with Holm's p over a look's places."""
     found = {}
-    for look, (rival, counts) in LOOKS.items():
+    for look, (rival, counts) in looks.items():
         rows, pair = compared(cells, counts), [("curvature", rival)]
         own = {
             place: maker.pairs(here, pair, maker.AT_T).popitem()[1]
@@ -179,14 +191,20 @@ def leads(cells: pd.DataFrame) -> dict[str, dict[str, Any]]:
 
 
 def places_tables(results: Path) -> Iterator[str]:
-    """Yield curvature's lead at every place, and the scores there."""
+    """Yield curvature's lead at every place, over other rivals at some, and the scores there."""
     cells = places(results)
-    found, fresh = leads(cells), compared(cells)
+    found, others, fresh = leads(cells), leads(cells, OTHERS), compared(cells)
     rows = {
         place: [*(_marked(found[look].get(place)) for look in LOOKS), f"{tuned.pairs}"]
         for place, tuned in found["tuned, equal rounds"].items()
     }
     yield maker.cells("curvature − FedAvg, NLL at T [95 %]", [*LOOKS, "seeds"], rows)
+    beside = {
+        place: [_marked(others[look].get(place)) for look in OTHERS]
+        for place in rows
+        if any(place in named for named in others.values())
+    }
+    yield maker.cells("curvature − another, NLL at T [95 %]", [*OTHERS], beside)
     scored = {
         (place, side, _setting(own.iloc[0])): own
         for place in rows
@@ -201,7 +219,7 @@ def places_facts(results: Path) -> Iterator[float]:
 
     Then the lead on pretrained features by the settings that the first two seeds choose.
     """
-    cells = pd.read_csv(results / "cells.csv.xz")
+    cells = read(results)
     own = maker.where(cells, condition="50 clients, Dirichlet 0.5")
     for side in ("FedAvg", "curvature"):
         by_epochs = maker.where(own, side=side, seed=100).groupby("local_epochs")["held_out"].min()
@@ -238,11 +256,11 @@ def places_picture(results: Path) -> maker.Figure:
 
 def rivals_tables(results: Path) -> Iterator[str]:
     """Yield the scores of other methods at a place, and curvature's differences to each."""
-    cells = pd.read_csv(results / "cells.csv.xz")
-    own = pd.read_csv(results.parent / "places" / "cells.csv.xz")
+    cells = read(results)
+    own = read(results.parent / "places")
     own = maker.where(own, condition=cells["condition"].iloc[0])
-    own = own[own["side"].isin(["FedAvg", "curvature"])]
-    own = own[own["seed"].isin(cells["seed"])]
+    own = own[own["side"] != "FedAvg + a pass"]
+    own = own[(own["stage"] == "choice") | own["seed"].isin(cells["seed"])]
     cells = pd.concat([own, cells])
     cells["method"] = cells["side"].str.partition(",")[0]
     looks = {name: _tuned(cells, count) for name, count in RIVALS_LOOKS.items()}

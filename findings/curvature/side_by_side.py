@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import avg_pool2d, one_hot
 
 from fedbary.data.batches import scale_pixels
+from fedbary.methods._server_steps import ServerAdam
 from fedbary.seeds import derive_seed
 from findings.truth.federation import Federation
 
@@ -25,14 +26,17 @@ Weights = list[Tensor]
 class Member:
     """The steps of one of the federations, its prior's precision, and its method.
 
-    `FedAvg` has means by size, `curvature` by precision; `SCAFFOLD` corrects gradients.
+    `FedAvg` has means by size, `curvature` by precision; `SCAFFOLD` corrects gradients. `FedAdam`
+    takes steps of `server_lr` at the server.
     """
 
     lr: float
     momentum: float
     lr_schedule: str
-    precision: float
-    method: str
+    precision: float = 0.0
+    method: str = "FedAvg"
+    weight_decay: float = 0.0
+    server_lr: float = 0.0
 
 
 class SideBySide:
@@ -70,6 +74,7 @@ class SideBySide:
             for i, t in enumerate(own)
         ]
         self.controls = [[torch.zeros_like(t) for t in self.weights] for _ in self.data]
+        self.moments: dict[str, Tensor] = {}
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return inputs (N, inputs), of images pooled ones."""
@@ -82,7 +87,7 @@ class SideBySide:
         here.round += 1
         sums = [torch.zeros_like(t, dtype=torch.float64) for t in self.weights]
         totals = [torch.zeros_like(t) for t in sums]
-        decay = here.settings.local.weight_decay + self._each("precision") / self.examples
+        decay = self._each("weight_decay") + self._each("precision") / self.examples
         shares = [len(y) / self.examples for _, y in self.data]
         common = [sum(map(mul, shares, tensors)) for tensors in zip(*self.controls, strict=True)]
         for client, (x, y) in enumerate(self.data):
@@ -98,7 +103,15 @@ class SideBySide:
                     weight *= curvature[i] + _spread(decay, i, tensor)
                 sums[i] += weight * tensor
                 totals[i] += weight
-        self.weights = [(s / t).float() for s, t in zip(sums, totals, strict=True)]
+        means = [(s / t).float() for s, t in zip(sums, totals, strict=True)]
+        self.weights = self._stepped(means) if self.method == "FedAdam" else means
+
+    def _stepped(self, means: Weights) -> Weights:
+        """Return the weights after a step of FedAdam towards the clients' means."""
+        away = {f"{i}": w - m for i, (w, m) in enumerate(zip(self.weights, means, strict=True))}
+        steps, self.moments = ServerAdam(lr=1.0).step(away, self.moments)
+        lr = self._each("server_lr")
+        return [w - _spread(lr, i, w) * steps[f"{i}"] for i, w in enumerate(self.weights)]
 
     def logits(self, x: Tensor) -> Tensor:
         """Return logits (M, N, classes) of images."""

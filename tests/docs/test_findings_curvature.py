@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from fedbary import Posterior
@@ -19,10 +20,10 @@ WORDS = {
     "alpha": 1.0, "normalise": "none", "model": "mlp", "bayesian_layers": 2, "hidden_units": 5,
     "batch_size": 4,
     "inference": "curvature", "rule": "WB", "local_epochs": 2, "max_grad_norm": None,
-    "lr": 0.1, "momentum": 0.5, "lr_schedule": "cosine", "prior_std": 0.5,
+    "lr": 0.1, "momentum": 0.5, "lr_schedule": "cosine", "prior_std": 0.5, "weight_decay": 0.01,
 }  # fmt: skip
-MEMBER = Member(0.1, 0.5, "cosine", 4.0, "FedAvg")
-OTHER = Member(0.3, 0.0, "constant", 0.0, "FedAvg")
+MEMBER = Member(0.1, 0.5, "cosine", 4.0, weight_decay=WORDS["weight_decay"])
+OTHER = Member(0.3, 0.0, "constant")
 NAMES = [f"{layer}.{part}_mean" for layer in ("hidden", "output") for part in ("weight", "bias")]
 
 
@@ -41,11 +42,13 @@ def test_a_federation_beside_others_is_a_run_of_its_own():
         torch.testing.assert_close(found, alone.model[name], rtol=1e-4, atol=1e-5)
 
 
-def test_scaffold_beside_others_is_a_run_of_its_own():
+@pytest.mark.parametrize("method", ["SCAFFOLD", "FedAdam"])
+def test_another_method_beside_others_is_a_run_of_its_own(method):
     unused = "rule", "inference", "prior_std"
     words = {name: word for name, word in WORDS.items() if name not in unused} | {"rounds": 3}
-    alone = Federation(resolve({**words, "method": "SCAFFOLD", "bayesian_layers": 0}))
-    sides = [replace(each, precision=0.0, method="SCAFFOLD") for each in (OTHER, MEMBER)]
+    own = {"server_lr": 0.02} if method == "FedAdam" else {}
+    alone = Federation(resolve({**words, **own, "method": method, "bayesian_layers": 0}))
+    sides = [replace(each, precision=0.0, method=method, **own) for each in (OTHER, MEMBER)]
     beside = SideBySide(Federation(resolve({**WORDS, "rounds": 3})), sides, 1)
     for _ in range(3):
         alone.take_round()
@@ -58,8 +61,8 @@ def test_scaffold_beside_others_is_a_run_of_its_own():
 def test_federations_one_by_one_predict_as_those_side_by_side():
     words = {name: word for name, word in WORDS.items() if name not in ("inference", "prior_std")}
     words |= {"rule": "FedAvg", "bayesian_layers": 0}
-    steps = [{name: getattr(each, name) for name in ("lr", "momentum", "lr_schedule")}
-             for each in (OTHER, MEMBER)]  # fmt: skip
+    names = "lr", "momentum", "lr_schedule", "weight_decay"
+    steps = [{name: getattr(each, name) for name in names} for each in (OTHER, MEMBER)]
     alone = Alone(words, steps)
     members = [replace(each, precision=0.0) for each in (OTHER, MEMBER)]
     beside = SideBySide(Federation(resolve(WORDS)), members, 1)
@@ -119,11 +122,12 @@ class Kept(SideBySide):
 
 
 def test_means_by_precision_are_those_of_the_rule():
-    beside = Kept(Federation(resolve(WORDS)), [Member(0.1, 0.5, "cosine", 4.0, "curvature")], 1)
+    beside = Kept(
+        Federation(resolve(WORDS)), [Member(0.1, 0.5, "cosine", 4.0, "curvature", 0.01)], 1
+    )
     beside.kept = []
     beside.take_round()
-    count = beside.examples
-    decay = beside.federation.settings.local.weight_decay
+    count, decay = beside.examples, 0.01
     posteriors = [
         Posterior(
             {name: t.double() for name, t in zip("abcd", mean, strict=True)},
