@@ -38,7 +38,7 @@ from fedbary.settings.task_words import OfGuarantees
 from fedbary.strategies.client import Request
 from fedbary.strategies.compression import compression
 from fedbary.strategies.internals import ClientAppCallable, log
-from fedbary.tasks import LEAST, Signature, Tested, groups, held_out, hits_and_sizes, task_of
+from fedbary.tasks import LEAST, SHOWN, Signature, Tested, groups, held_out, hits_and_sizes, task_of
 
 
 def evaluation_scores(job: Job, request: Request, model: nn.Module) -> dict[str, float]:
@@ -210,7 +210,8 @@ def ask(message: Message, context: Context) -> Message:
         answer = answer_of_held_out(job, model, config, told)
     else:
         limits = job.limits
-        asked = {**config, LEAST: limits.min_cell if limits else 0}
+        cell, shown = (limits.min_cell, job.least_shown) if limits else (0, 0)
+        asked = {**config, LEAST: cell, SHOWN: shown}
         shard = job.held if question in job.task.plain else job.shard
         answer = in_cells(limits, job.task.answer(question, shard, asked, told))
     reply = Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message)

@@ -79,6 +79,11 @@ def left(node: Node, limits: Limits | None, told: Told, terms: int) -> int:
     return max(0, int(min(told.most(limits) - sent.numbers, answers)))
 
 
+def least_shown(node: Node, limits: Limits) -> int:
+    """Return how many rows answers may show alone: as many as bear those given and a few more."""
+    return (Sent.read(_folder(node)) if limits.budget else Sent()).least(limits)
+
+
 def count(node: Node, limits: Limits | None, told: Told, reply: Message, terms: int = 0) -> Message:
     """Return a reply once its numbers are counted; a LimitReached where they pass the budget.
 

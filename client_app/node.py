@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedbary import Posterior
 from fedbary.attacks import Attack, hostile_clients
-from fedbary.client_app.limits import Told, count, left, require_size
+from fedbary.client_app.limits import Told, count, least_shown, left, require_size
 from fedbary.data.deal import Shard
 from fedbary.data.forms import one_state, user_path
 from fedbary.data.sites import Limits, Site, site_from
@@ -162,6 +162,11 @@ class Job:
         rows = len(held.y) + len(held.y_held_out)
         return Told(rows, math.prod(held.x.shape[1:]), held.bear)
 
+    @property
+    def least_shown(self) -> int:
+        """The fewest rows that an answer may show alone; 0 for no bound."""
+        return least_shown(self.node, self.limits) if self.limits else 0
+
     def counted(self, reply: Message, *, products: bool = False) -> Message:
         """Return a reply, perhaps with slopes or products, once its numbers are counted."""
         terms = self.task.terms_of(self.signature) if products else 0
@@ -213,6 +218,6 @@ def job_of(message: Message, context: Context) -> Job:
     prepared = task.prepared(held, facts) if facts else held
     job = Job(node, task, signature, facts, held, prepared, raw, content)
     require_size(job.limits, job.told)
-    if facts and job.limits:
-        task.require_told(held, facts, job.limits.min_cell)
+    if facts:
+        task.require_told(held, facts, job.least_shown)
     return job

@@ -242,8 +242,8 @@ class Task(ABC):
     def require_told(self, held: Shard, facts: Facts, least: int) -> None:
         """Raise a SettingError if the server's facts would show fewer than `least` rows."""
         if 0 < self.fewest_shown(held, facts) < least:
-            allowed = f"splines with none or {least} of a site's rows beyond each knot"
-            raise SettingError("terms", "few rows beyond a knot", allowed)
+            allowed = f"splines whose knots have none or {least} of a site's rows beyond them"
+            raise SettingError("terms", "few rows beyond knots", allowed)
 
     def raw(self, site: Site, signature: Any) -> Shard:
         """Return what a site holds, before a network makes features of it."""

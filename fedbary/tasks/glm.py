@@ -13,7 +13,6 @@ is a linear combination of others is refused by name.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 import re
@@ -54,7 +53,8 @@ from fedbary.methods.pvi import PVI
 from fedbary.parts.parameters import Count, NameList, Positive
 from fedbary.predictive import Forecast, Prediction, Predictive
 from fedbary.runs import schema
-from fedbary.runs.answered import Asked, fewest, in_common, kept_apart, unusual
+from fedbary.runs.answered import Asked, fewest, in_common, kept_apart
+from fedbary.runs.sent import Sent
 from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfRows
@@ -63,8 +63,9 @@ from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._families import FAMILIES, Family, with_first
 from fedbary.tasks._rows import Rows
+from fedbary.tasks._shown import marks, shown_by_knots
 from fedbary.tasks._values import (
-    LEAST,
+    SHOWN,
     Condition,
     Dialogue,
     Facts,
@@ -353,11 +354,15 @@ class Glm(Rows):
         return question in (_sums.MOMENTS, _sandwich.NAME) or "all-knots" in asked
 
     def fewest_shown(self, held: Shard, facts: Facts) -> int:
-        """Return the fewest rows beyond a knot: the server sets the knots."""
+        """Return the fewest rows that a spline shows alone: the server sets the knots."""
         if not len(facts["knots"]):
             return 0
-        columns = self.design(self.signature(), facts).columns(held.x).numpy().T
-        rows = [int(mark.sum()) for column in columns for mark in unusual(column)]
+        features = self.signature().features
+        rows = [
+            count
+            for factor, knots in self.design(self.signature(), facts).knots.items()
+            for count in shown_by_knots(held.x[:, features.index(factor.column)].double(), knots)
+        ]
         return min((count for count in rows if count), default=0)
 
     def shard(self, site: Site, signature: Layout) -> Shard:
@@ -370,40 +375,27 @@ class Glm(Rows):
         if site.partition is not None:
             return held
         limits, columns = self.disclosure(site), held.x.shape[1]
-        least, marks = limits.min_cell, self._marks(held.x, signature)
-        found = in_common(marks, np.ones(len(marks), dtype=bool), least)
-        if limits.budget and site.state_path and found.sum() >= fewest(limits, columns):
+        shown, found = self._common(held.x, signature, limits.min_cell)
+        if self._remembers(site) and found.sum() >= fewest(limits, columns):
             rows = self.hashes(site)[self.load(site.data_path, signature).places]
-            asked = Asked(rows, marks, self._outcomes_of(held), columns, self.own.terms)
+            asked = Asked(rows, shown, self._outcomes_of(held), columns, self.own.terms)
             kept = kept_apart(user_path(site.state_path), asked, limits)
-            return replace(self._of_rows(held, kept.rows, least), bear=kept.bear)
-        return self._of_rows(held, np.flatnonzero(found), least)
+            return replace(self._of_rows(held, kept.rows, limits.min_cell), bear=kept.bear)
+        return self._of_rows(held, np.flatnonzero(found), limits.min_cell)
+
+    def _remembers(self, site: Site) -> bool:
+        """Return whether a site keeps which rows it has answered from."""
+        return bool(self.disclosure(site).budget and site.state_path)
+
+    def _common(self, x: Tensor, signature: Layout, least: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the marks of rows, (N, J), and which rows stay if each mark has `least`, (N,)."""
+        shown = marks(self._terms(signature), signature, x)
+        return shown, in_common(shown, np.ones(len(shown), dtype=bool), least)
 
     def _outcomes_of(self, held: Shard) -> np.ndarray:
         """Return the rows of each class, (N, C); of numbers none."""
         classes = held.y.unique() if self.family.classes else held.y[:0]
         return (held.y[:, None] == classes).numpy()
-
-    def _marks(self, x: Tensor, layout: Layout) -> np.ndarray:
-        """Return which rows have each level, or other values than a column's usual one, (N, J).
-
-        So have rows in which several such are together in a term.
-        """
-        terms = self._terms(layout)
-        used = {factor.column for term in terms for factor in term}
-        parts: dict[str, list[np.ndarray]] = {}
-        widths = [max(1, len(levels)) for _, levels in layout.columns]
-        for (name, _), part in zip(layout.columns, x.split(widths, 1), strict=True):
-            own = part.numpy().T
-            if name in used:
-                parts[name] = list(own == 1) if len(own) > 1 else unusual(own[0])
-        found = [mark for part in parts.values() for mark in part]
-        for term in terms:
-            held = [parts[name] for name in dict.fromkeys(factor.column for factor in term)]
-            some = [part for part in held if part]
-            if len(some) > 1:
-                found += [np.logical_and.reduce(each) for each in itertools.product(*some)]
-        return np.stack(found, 1) if found else np.zeros((len(x), 0), dtype=bool)
 
     def _of_rows(self, held: Shard, numbers: np.ndarray, least: int) -> Shard:
         """Return some rows of a site; a SettingError if a class or event has too few."""
@@ -435,13 +427,11 @@ class Glm(Rows):
         notes = super().site_notes(site, signature)
         if site.partition is not None:
             return notes
-        least, table = self.disclosure(site).min_cell, self.load(site.data_path, signature)
+        limits, table = self.disclosure(site), self.load(site.data_path, signature)
         notes = (*notes, *self._of_names(table.groups))
-        marks = self._marks(table.x, signature)
-        gone = int((~in_common(marks, np.ones(len(marks), dtype=bool), least)).sum())
-        said = (
-            f"{gone} rows hold a level, or one of two values, of fewer than {least} rows: left out"
-        )
+        least = Sent().least(limits) if self._remembers(site) else limits.min_cell
+        gone = int((~self._common(table.x, signature, least)[1]).sum())
+        said = f"{gone} rows hold a level, or a value, of fewer than {least} rows: left out"
         notes = (*notes, said) if gone else notes
         apart = len(table.x) - gone - len(self.shard(site, signature).y)
         return (*notes, f"{apart} {TOO_ALIKE}") if apart else notes
@@ -523,7 +513,7 @@ class Glm(Rows):
             y = one_hot(shard.y, len(layout.classes)) if layout.classes else shard.y[:, None]
             return _sums.answer(torch.cat([shard.x, y], 1), asked)
         facts = {name: torch.tensor(asked[f"all-{name}"]).double() for name in ("mean", "knots")}
-        self.require_told(shard, facts, asked.get(LEAST, 0))
+        self.require_told(shard, facts, asked.get(SHOWN, 0))
         columns = self.design(layout, facts).columns(shard.x)
         if question == _sums.NAME:
             return _sums.answer(columns, asked)

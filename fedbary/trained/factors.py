@@ -428,7 +428,11 @@ def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]
     ]
     table = table.assign(name=names)
     if factors.sites and len(differ := table[table["p differ"] < DIFFER]):
-        shown = [f"{r['name']} {r[low]:.4g} to {r[high]:.4g}" for _, r in differ.iterrows()]
+        shown = [
+            f"{r['name']} {r[low]:.4g} to {r[high]:.4g}" if r[low] == r[low] else
+            f"{r['name']} (none, as a site's own estimate is too far from the common one)"
+            for _, r in differ.iterrows()
+        ]  # fmt: skip
         yield (
             f"Sites differ (p differ below {DIFFER}). Take the Hartung-Knapp interval for "
             f"{listed(shown, '; ')}"

@@ -228,16 +228,19 @@ def test_a_site_fits_without_its_rare_levels(nodes, tmp_path):
     assert same(*posteriors)
 
 
-def test_rows_of_a_rare_pair_of_levels_are_left_out_if_a_term_is_of_both(tmp_path):
-    """The column of such a product is 0 in all other rows, so that a curvature shows the row."""
+def test_rows_that_terms_show_alone_are_left_out(tmp_path):
+    """A product's column is 0 but at a pair of levels, powers combine to 0 but at one value."""
     table = pd.DataFrame({"sex": [*"fm"] * 60, "stage": [*"aabb"] * 30, "old": [0, 1, 1, 0] * 30})
     table["u"], table["ill"] = np.random.default_rng(0).normal(size=120), [*"nny"] * 40
+    table["dose"] = [0, 1, 1, 0] * 29 + [0, 2, 1, 2]
     table.to_csv(tmp_path / "server.csv", index=False)
     table.loc[(table.sex == "m") & (table.stage == "b"), "stage"] = "a"
     table.loc[[3, 7], "stage"] = "b"
     table.to_csv(tmp_path / "site.csv", index=False)
     site = site_from({"data-path": f"{tmp_path}/site.csv"})
-    for terms, gone in (("sex stage u", 0), ("sex sex:stage", 2), ("sex:stage:u", 2), ("sex:u", 0)):
+    pairs = ("sex stage u", 0), ("sex sex:stage", 2), ("sex:stage:u", 2), ("sex:u", 0)
+    values = ("dose u", 0), ("dose dose^2", 2), ("u spline(dose,3)", 2), ("sex:dose dose^2:u", 2)
+    for terms, gone in (*pairs, *values):
         words = {"task": "glm", "target": "ill", "terms": terms}
         task = task_of(resolve({**words, "dataset": f"{tmp_path}/server.csv"}))
         assert len(task.shard(site, task.signature()).y) == 120 - gone
@@ -262,6 +265,12 @@ def test_a_rare_level_bounds_the_answers_of_all_runs_and_a_rarer_one_is_left_out
     task = task_of(resolve({**LAPLACE, "dataset": f"{tmp_path}/server.csv", **words}))
     kept = [len(task.shard(site_from(each), task.signature()).y) for each in nodes]
     assert kept == [rows, rows, rows - 9]
+    (said,) = [
+        note
+        for note in task.site_notes(site_from(nodes[2]), task.signature())
+        if "left out" in note
+    ]
+    assert said == "9 rows hold a level, or a value, of fewer than 14 rows: left out"
 
 
 def test_a_knot_with_few_rows_of_a_site_beyond_it_is_answered_by_nobody(nodes, tmp_path):
@@ -272,7 +281,7 @@ def test_a_knot_with_few_rows_of_a_site_beyond_it_is_answered_by_nobody(nodes, t
     table.to_csv(tmp_path / "a.csv", index=False)
     nodes = [{**each, "budget": 9.0} for each in nodes]
     lines, _, errors = federate(nodes, tmp_path, task="glm", terms="spline(u,5) v", rounds=2)
-    assert all("beyond each knot" in text for text in errors) and errors
+    assert all("rows beyond them" in text for text in errors) and errors
     assert lines[-1]["admitted"] == 2
 
 
