@@ -108,7 +108,8 @@ def count(node: Node, limits: Limits | None, told: Told, reply: Message, terms: 
         else:
             sent.write(folder)
             return reply
-    raise LimitReached("this site has told as much of its rows as its budget allows")
+    said = "this site has told as much of its rows as its budget allows"
+    raise LimitReached(f"{said}; a larger budget= in its node config lets it answer more")
 
 
 def _folder(node: Node) -> Path:

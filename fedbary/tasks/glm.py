@@ -402,8 +402,11 @@ class Glm(Rows):
         kept = torch.from_numpy(numbers)
         groups = None if held.groups is None else held.groups[kept]
         held = replace(held, x=held.x[kept], y=held.y[kept], groups=groups)
+        if not len(held.y):
+            allowed = "more of each level: each row has a level, or a value, that too few have"
+            raise SettingError("rows", "none that may be told of", allowed)
         few = [count for count in self._cells(held).tolist() if 0 < count < least]
-        if few or not len(held.y):
+        if few:
             allowed = f"{least} rows or more, of each class or event, or none"
             raise SettingError("rows", f"{min(few, default=0):.0f}", allowed)
         return held
@@ -671,7 +674,7 @@ class Glm(Rows):
             self.events(facts),
         )
         gone = [n for n, held in zip(design.names, self._alive(facts), strict=True) if not held]
-        lines = [f"no row at any site has {listed(gone)}: no coefficient"] if gone else []
+        lines = [f"no row that counts has {listed(gone)}: no coefficient"] if gone else []
         if events < FEW_EVENTS * columns:
             lines.append(f"{events:.0f} {called} for {columns} columns: intervals are too narrow")
         return (*lines, *self._equal(facts))

@@ -413,7 +413,7 @@ class Survival(Glm):
         at = torch.arange(1, number).double() / number
         cuts = torch.zeros(0, dtype=torch.float64)
         if number > 1:
-            found = yield from _sums.ask_quantiles(sums, at, [0] * (number - 1), of_times)
+            found = yield from _sums.ask_quantiles(sums, at, [0] * (number - 1), of_times, 2)
             cuts = torch.tensor([float(f"{cut:.4g}") for cut in found.sort().values.tolist()])
             cuts = cuts.double()
         totals = yield from self._ask_intervals(cuts)

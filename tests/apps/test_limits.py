@@ -103,7 +103,7 @@ def test_a_run_whose_sites_have_all_told_enough_ends_with_the_reason(nodes, tmp_
     for each in nodes:
         budget = 0.7 * sent["a"] / (ROWS * (COLUMNS + 1))
         each |= {"budget": budget, "state-path": f"{tmp_path}/new {each['name']}"}
-    with pytest.raises(RunError, match="has told as much of its rows as its budget allows"):
+    with pytest.raises(RunError, match="as its budget allows; a larger budget=.* above 3$"):
         federate(nodes, tmp_path, rounds=20)
 
 
@@ -319,6 +319,36 @@ def test_own_estimates_are_shown_of_sites_that_share_them_alone(nodes, tmp_path)
     nodes.pop()
     two = found("a").table
     assert two["without a"].isna().all() and not two["without b"].isna().all()
+
+
+def test_sites_of_usual_size_bear_the_usual_intervals_of_time(tmp_path):
+    """Questions for the cuts leave them answers: else a table of all were one of the largest."""
+    draw, nodes = np.random.default_rng(0), []
+    for name, rows in (("server", 300), ("a", 500), ("b", 350), ("c", 250)):
+        age, drug = draw.normal(60, 9, rows).round(), draw.choice([*"xyz"], rows)
+        ends, leaves = draw.exponential(300, rows), draw.uniform(30, 700, rows)
+        table = pd.DataFrame({"age": age, "sex": draw.choice([*"fm"], rows), "drug": drug})
+        table = table.assign(days=np.ceil(np.minimum(ends, leaves)), died=(ends <= leaves) * 1)
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+        nodes.append({"data-path": f"{tmp_path}/{name}.csv", "name": name})
+        nodes[-1]["state-path"] = f"{tmp_path}/of {name}"
+    words = {"task": "survival", "target": "days", "event": "died", "rounds": 20}
+    federate(nodes[1:], tmp_path, **words)
+    found = fedbary.load(tmp_path / "run 0").coefficients()
+    assert found.title.startswith("PVI, 1100 rows of 3 sites")
+
+
+def test_the_table_names_a_site_whose_data_did_not_fit(nodes, tmp_path):
+    for _ in range(2):
+        federate(nodes, tmp_path, task="glm", terms="u v", rounds=3)
+        table = pd.read_csv(tmp_path / "c.csv").rename(columns={"v": "V"})
+        table.to_csv(tmp_path / "c.csv", index=False)
+    whole, partly = (
+        fedbary.load(tmp_path / f"run {k}").coefficients(anyway=True).notes for k in (0, 1)
+    )
+    (said,) = [line for line in partly if line.startswith("Left out")]
+    assert "node 4" in said and "missing: v" in said
+    assert not any(line.startswith("Left out") for line in whole)
 
 
 KEYS = "min_rows", "min_cell", "max_columns", "budget"
