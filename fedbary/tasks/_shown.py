@@ -8,6 +8,12 @@ v².
 A natural spline combines to functions that are 0 from the third knot on, up to the last but two, or
 but between five knots in a row. So a server that sets knots sets which rows these are.
 
+A server that sets coefficients sets the rows' weights in a curvature, such as p (1 − p). At an
+extreme point all but a few are nearly 0. Weights w count as those of (Σ w)²/Σ w² equal rows.
+
+A server that sets offsets and scales of columns sets where float32 rounds them. Rounding makes
+steps of them, and a column that is 0 but for one row.
+
 Reference: de Boor, A Practical Guide to Splines, 1978, chapter IX (functions of least support).
 """
 
@@ -17,6 +23,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedbary.data.layout import Layout
@@ -26,6 +33,16 @@ from fedbary.runs.answered import unusual
 
 SPAN = 4
 """Pieces of a cubic spline of least support."""
+
+PART = 4
+"""Rows of a set for each that has to have weight; `least` where that is fewer."""
+
+CANCEL, FLAT, RANGE = 1e8, 1e-4, 1e30
+"""Largest part of a column that may cancel, least spread beside its size, and largest size."""
+
+
+class FewShown(SettingError):
+    """The server asks for what would show few rows: a refusal tells one bit, and counts."""
 
 
 def marks(terms: Sequence[Term], layout: Layout, x: Tensor) -> np.ndarray:
@@ -67,3 +84,40 @@ def shown_by_knots(numbers: Tensor, knots: Tensor) -> Iterator[int]:
     yield int((numbers > knots[-3]).sum())
     up_to = (numbers[:, None] <= knots).sum(0)
     yield from (below[SPAN:] - up_to[:-SPAN]).tolist()
+
+
+def require_weight(
+    weights: Tensor, there: Tensor, sets: np.ndarray, least: int, model: str = "coefficients"
+) -> None:
+    """Raise a FewShown if few rows have weight in sums over all rows, or over those of a set.
+
+    Parameters
+    ----------
+    weights, there
+        The weights of rows in each kind of sums, and whether they take part in it, (N, K).
+    sets
+        The rows of each set, (N, J) bool.
+    least
+        Rows that have to have weight, or a quarter of those of the set.
+    """
+    every = torch.from_numpy(np.c_[np.ones(len(sets), dtype=bool), sets])
+    for held in every.T:
+        for column, inside in zip(weights.T, there.T, strict=True):
+            own = column[held & inside].double()
+            part = own / own.abs().max() if len(own) else own
+            size = float(part.sum() ** 2 / part.square().sum())
+            if len(own) and not size >= min(least, len(own) / PART):
+                allowed = "a point at which more of a site's rows have weight"
+                raise FewShown(model, "weight in few rows", allowed)
+
+
+def require_digits(columns: Tensor, centre: Tensor, turn: Tensor) -> None:
+    """Raise a FewShown unless (c − centre) turnᵀ of columns c (N, P) has the digits of float32."""
+    away = columns - centre
+    found, passed = away @ turn.T, (away.abs() @ turn.abs().T).amax(0)
+    size, seen = found.abs().amax(0), found.float()
+    sound = (passed <= CANCEL * size) & (size <= RANGE) & ((size >= 1 / RANGE) | (size == 0))
+    sound &= (seen == seen[0]).all(0) | (found.std(0) >= FLAT * size)
+    if not sound.all():
+        allowed = "a centre and a turn that keep the digits of columns"
+        raise FewShown("facts", "columns that are rounded", allowed)

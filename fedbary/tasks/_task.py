@@ -42,6 +42,7 @@ from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfGuarantees
 from fedbary.tasks._contrasts import Contrasts
+from fedbary.tasks._shown import FewShown
 from fedbary.tasks._values import (
     ClientMetrics,
     Conditions,
@@ -243,7 +244,12 @@ class Task(ABC):
         """Raise a SettingError if the server's facts would show fewer than `least` rows."""
         if 0 < self.fewest_shown(held, facts) < least:
             allowed = f"splines whose knots have none or {least} of a site's rows beyond them"
-            raise SettingError("terms", "few rows beyond knots", allowed)
+            raise FewShown("terms", "few rows beyond knots", allowed)
+
+    def require_weight(  # noqa: B027 - most tasks have no such sums
+        self, held: Shard, shard: Shard, model: Mapping[str, Tensor], least: int
+    ) -> None:
+        """Raise a SettingError if a model leaves weight to few of a site's rows."""
 
     def raw(self, site: Site, signature: Any) -> Shard:
         """Return what a site holds, before a network makes features of it."""

@@ -44,9 +44,10 @@ from fedbary.data.tables import (
 from fedbary.data.terms import Design, Factor, Term, parse, require_columns
 from fedbary.errors import CellError, SettingError
 from fedbary.figures.sheet import BLUE
-from fedbary.inference._head import Profiled
+from fedbary.inference._head import Profiled, row_weights
 from fedbary.inference._integrated import Integrated, Intercepts
 from fedbary.methods import Reply, Server, method_of
+from fedbary.methods._curvature import last_layer, matrix
 from fedbary.methods._expanded import Claim
 from fedbary.methods.newton import Newton, vector_of
 from fedbary.methods.pvi import PVI
@@ -63,7 +64,7 @@ from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._families import FAMILIES, Family, with_first
 from fedbary.tasks._rows import Rows
-from fedbary.tasks._shown import marks, shown_by_knots
+from fedbary.tasks._shown import marks, require_digits, require_weight, shown_by_knots
 from fedbary.tasks._values import (
     SHOWN,
     Condition,
@@ -364,6 +365,36 @@ class Glm(Rows):
             for count in shown_by_knots(held.x[:, features.index(factor.column)].double(), knots)
         ]
         return min((count for count in rows if count), default=0)
+
+    def require_told(self, held: Shard, facts: Facts, least: int) -> None:
+        """Raise a SettingError if the server's facts would show few rows."""
+        super().require_told(held, facts, least)
+        if least and "turn" in facts:
+            self._require_digits(held.x, facts)
+
+    def _require_digits(self, x: Tensor, facts: Facts) -> None:
+        columns, centre = self.design(self.signature(), facts).columns(x), facts["centre"].double()
+        require_digits(columns, centre, facts["turn"].double().view(columns.shape[1], -1))
+
+    def require_weight(
+        self, held: Shard, shard: Shard, model: Mapping[str, Tensor], least: int
+    ) -> None:
+        """Raise a SettingError if a model leaves weight to few of a site's rows, or of a level's.
+
+        So does a point at which the probabilities of all others are 0 or 1.
+        """
+        if least:
+            shown = marks(self._terms(self.signature()), self.signature(), held.x)
+            require_weight(*self.weights(shard, model), shown, least)
+
+    def weights(self, shard: Shard, model: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the weights of rows in each kind of sums, and which have a part, (N, K)."""
+        nll, names = self.loss({}), last_layer(model)
+        x = torch.cat([shard.x.double(), torch.ones(len(shard.x), len(names) - 1)], 1)
+        if isinstance(nll, Integrated):
+            nll = Profiled(nll.nll, float(model["intercepts.log_std"].double().exp()))
+        found = row_weights(nll, x @ matrix(model, names).T, shard.y)
+        return found, torch.ones_like(found, dtype=torch.bool)
 
     def shard(self, site: Site, signature: Layout) -> Shard:
         """Return a site's rows; of its own rows without those that would be known by its answers.

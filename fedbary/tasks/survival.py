@@ -45,6 +45,7 @@ from fedbary.tasks import _bounds, _proportional, _sums
 from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._families import Family, of_counts
+from fedbary.tasks._shown import marks, require_weight
 from fedbary.tasks._survived import (
     CELLS,
     CURVES,
@@ -58,6 +59,7 @@ from fedbary.tasks._survived import (
     edges,
 )
 from fedbary.tasks._values import LEAST, Condition, Dialogue, Facts, Loss, Outcome, Question
+from fedbary.tasks._values import SHOWN as SHOWN_ALONE
 from fedbary.tasks.glm import Glm, OfTerms, of_terms
 from fedbary.texts import listed
 
@@ -290,6 +292,21 @@ class Survival(Glm):
         groups = torch.arange(len(x)) if shard.groups is None else shard.groups
         return Shard(torch.cat([x[row], intervals], 1), y, *none, groups=groups[row])
 
+    def weights(self, shard: Shard, model: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the weights of rows: of each interval's parts, or hazards until a row's time."""
+        if self.own.family == "cox":
+            found = expected(shard.x.double() @ model[WEIGHTS][0].double(), *shard.y.T)[:, None]
+            return found, torch.ones_like(found, dtype=torch.bool)
+        of_parts, _ = super().weights(shard, model)
+        ones = shard.x[:, shard.x.shape[1] - self.baselines :]
+        place = torch.cat([ones, 1 - ones.sum(1, keepdim=True)], 1).argmax(1)
+        assert shard.groups is not None
+        row = shard.groups.unique(return_inverse=True)[1]
+        weights = torch.zeros(int(row.max()) + 1, self.intervals, dtype=torch.float64)
+        there = torch.zeros_like(weights, dtype=torch.bool)
+        weights[row, place], there[row, place] = of_parts[:, 0], True
+        return weights, there
+
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> dict[str, Any]:
@@ -336,11 +353,18 @@ class Survival(Glm):
             levels = [names.index(level) for level in self.levels(self.signature())]
             groups = torch.cat([torch.ones_like(x[:, :1]), x[:, levels]], 1)
             return answer_curves(*parts(time, event, cuts), groups, least)
+        shown = int(asked[SHOWN_ALONE])
+        if shown:
+            self._require_digits(x, facts)
         weights, taken = facts[WEIGHTS][0].double(), self.taken(x, facts)
         held = self.hazards(weights, taken, facts, float(asked["at"]) if "at" in asked else None)
         if question == PAIRS:
             return answer_pairs(held.predictor, time, event)
         if question == _proportional.NAME:
+            if shown:
+                found = expected(held.predictor, time, event)[:, None]
+                sets = marks(self._terms(self.signature()), self.signature(), x)
+                require_weight(found, torch.ones_like(found, dtype=torch.bool), sets, shown)
             return _proportional.answer(taken, held.predictor, time, event)
         assert held.risk is not None
         until, happened = time.clamp_max(held.at), event * (time <= held.at)
@@ -697,6 +721,18 @@ def log_rank(time: Tensor, event: Tensor, groups: Tensor) -> tuple[Tensor, Tenso
     apart = (held * happened[:, None]).sum(0) - (events[:, None] * share).sum(0)
     scale = events * (n - events) / (n - 1).clamp_min(1)
     return apart, torch.diag((scale[:, None] * share).sum(0)) - (scale[:, None] * share).T @ share
+
+
+def expected(predictor: Tensor, time: Tensor, event: Tensor) -> Tensor:
+    """Return the events that Cox's model expects of each row until its time, (N,)."""
+    order = time.argsort(descending=True)
+    hazard, happened = (predictor[order] - predictor.max()).exp(), event[order].double()
+    _, place, sizes = time[order].unique_consecutive(return_inverse=True, return_counts=True)
+    events = torch.zeros(len(sizes), dtype=torch.float64).index_add(0, place, happened)
+    rates = events / hazard.cumsum(0)[sizes.cumsum(0) - 1]
+    found = torch.empty_like(hazard)
+    found[order] = hazard * rates.flip(0).cumsum(0).flip(0)[place]
+    return found
 
 
 def joined_cuts(cuts: Tensor, events: Tensor) -> list[float]:
