@@ -214,6 +214,8 @@ def ask(message: Message, context: Context) -> Message:
         cell, shown = (limits.min_cell, job.least_shown) if limits else (0, 0)
         asked = {**config, LEAST: cell, SHOWN: shown}
         shard = job.held if question in job.task.plain else job.shard
+        if found := job.task.facts_of(config, told):
+            job.require_told(found)
         with job.refusing():
             if question == SCORES:
                 job.task.require_weight(job.held, job.shard, told, shown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from fedbary.data.forms import one_state, user_path
 from fedbary.data.sites import Limits, Site, site_from
 from fedbary.inference import Prior, Training, local_method
 from fedbary.methods import Fitted
+from fedbary.runs.functions import of_all_runs
 from fedbary.runs.location import CLIENTS
 from fedbary.runs.own_code import require_same_code
 from fedbary.runs.released import take_released
@@ -178,6 +179,15 @@ class Job:
             spend(self.node, self.limits, self.told, 1)
             raise
 
+    def require_told(self, facts: Mapping[str, Tensor]) -> None:
+        """Raise a SettingError if facts, with those of all runs, would show few rows."""
+        points, limits = self.task.points(facts), self.limits
+        if limits is None:
+            return
+        kept = limits.budget and self.node.keeps_in
+        with self.refusing(), of_all_runs(kept, points) if kept else nullcontext(points) as every:
+            self.task.require_told(self.held, facts, every, self.least_shown)
+
     def counted(self, reply: Message, *, products: bool = False) -> Message:
         """Return a reply, perhaps with slopes or products, once its numbers are counted."""
         terms = self.task.terms_of(self.signature) if products else 0
@@ -230,6 +240,5 @@ def job_of(message: Message, context: Context) -> Job:
     job = Job(node, task, signature, facts, held, prepared, raw, content)
     require_size(job.limits, job.told)
     if facts:
-        with job.refusing():
-            task.require_told(held, facts, job.least_shown)
+        job.require_told(facts)
     return job

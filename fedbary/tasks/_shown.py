@@ -30,6 +30,10 @@ from fedbary.data.layout import Layout
 from fedbary.data.terms import Term
 from fedbary.errors import SettingError
 from fedbary.runs.answered import unusual
+from fedbary.runs.functions import Asked as Functions
+
+OF = "functions of "
+"""What a site keeps of a column, by the column's name."""
 
 SPAN = 4
 """Pieces of a cubic spline of least support."""
@@ -45,15 +49,27 @@ class FewShown(SettingError):
     """The server asks for what would show few rows: a refusal tells one bit, and counts."""
 
 
-def marks(terms: Sequence[Term], layout: Layout, x: Tensor) -> np.ndarray:
+def functions_of(terms: Sequence[Term]) -> dict[str, list[str]]:
+    """Return the names of each column's functions in terms; a spline has several."""
+    found: dict[str, list[str]] = {}
+    for factor in dict.fromkeys(factor for term in terms for factor in term):
+        number = factor.number if factor.how == "spline" else 1
+        names = [f"{factor.name} {k}" for k in range(number)]
+        found.setdefault(OF + factor.column, []).extend(names)
+    return found
+
+
+def marks(
+    terms: Sequence[Term], layout: Layout, x: Tensor, every: Functions | None = None
+) -> np.ndarray:
     """Return which rows (N, D) each mark has, (N, J) bool: a level, or unusual values.
 
-    So have rows in which several such are together in a term.
+    So have rows in which several such are together in a term. `every` are the functions of columns
+    in all runs, by default those of the terms.
     """
-    functions = dict[str, int]()
-    for factor in dict.fromkeys(factor for term in terms for factor in term):
-        own = factor.number if factor.how == "spline" else 1
-        functions[factor.column] = functions.get(factor.column, 0) + own
+    every = functions_of(terms) if every is None else every
+    used = {factor.column for term in terms for factor in term}
+    functions = {column: len(every[OF + column]) for column in used}
     parts: dict[str, list[np.ndarray]] = {}
     widths = [max(1, len(levels)) for _, levels in layout.columns]
     for (name, _), part in zip(layout.columns, x.split(widths, 1), strict=True):
@@ -70,15 +86,7 @@ def marks(terms: Sequence[Term], layout: Layout, x: Tensor) -> np.ndarray:
 
 
 def shown_by_knots(numbers: Tensor, knots: Tensor) -> Iterator[int]:
-    """Yield how many of some numbers (N,) a spline with knots (k,) shows alone.
-
-    Raises
-    ------
-    SettingError
-        If the knots are not in order.
-    """
-    if not (knots.diff() > 0).all():
-        raise SettingError("terms", "a spline with knots out of order", "knots that rise")
+    """Yield how many of some numbers (N,) a spline with knots (k,) that rise shows alone."""
     below = (numbers[:, None] < knots).sum(0)
     yield int(below[2])
     yield int((numbers > knots[-3]).sum())

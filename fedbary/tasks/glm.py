@@ -55,6 +55,7 @@ from fedbary.parts.parameters import Count, NameList, Positive
 from fedbary.predictive import Forecast, Prediction, Predictive
 from fedbary.runs import schema
 from fedbary.runs.answered import Asked, fewest, in_common, kept_apart
+from fedbary.runs.functions import of_all_runs
 from fedbary.runs.sent import Sent
 from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import Settings
@@ -64,9 +65,8 @@ from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._families import FAMILIES, Family, with_first
 from fedbary.tasks._rows import Rows
-from fedbary.tasks._shown import marks, require_digits, require_weight, shown_by_knots
+from fedbary.tasks._shown import functions_of, marks, require_digits, require_weight, shown_by_knots
 from fedbary.tasks._values import (
-    SHOWN,
     Condition,
     Dialogue,
     Facts,
@@ -93,6 +93,9 @@ TOO_ALIKE = (
     "for others. missing=complete gives runs of any terms the same rows"
 )
 """What a site's own log says of them."""
+
+KNOTS = "knots of "
+"""What a site keeps of a column that splines are of."""
 
 RANK = 1e-8
 """Part of a column's variance that others may leave, at or below which it counts as none."""
@@ -354,21 +357,42 @@ class Glm(Rows):
         """Return whether an answer has sums or products of the terms' columns, or of scores."""
         return question in (_sums.MOMENTS, _sandwich.NAME) or "all-knots" in asked
 
-    def fewest_shown(self, held: Shard, facts: Facts) -> int:
-        """Return the fewest rows that a spline shows alone: the server sets the knots."""
-        if not len(facts["knots"]):
-            return 0
+    def facts_of(self, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Facts:
+        """Return the facts of a question about the terms' columns."""
+        if "all-knots" not in asked:
+            return {}
+        return {name: torch.tensor(asked[f"all-{name}"]).double() for name in ("mean", "knots")}
+
+    def points(self, facts: Facts) -> dict[str, list[float]]:
+        """Return the knots of each column; a SettingError if they are not in order."""
+        found: dict[str, list[float]] = {}
+        if not len(facts.get("knots", ())):
+            return found
+        for factor, knots in self.design(self.signature(), facts).knots.items():
+            if not (knots.diff() > 0).all():
+                said = "a spline with knots out of order"
+                raise SettingError("terms", said, "knots that rise")
+            found.setdefault(KNOTS + factor.column, []).extend(knots.tolist())
+        return found
+
+    def fewest_shown(self, held: Shard, points: Mapping[str, Sequence[float]]) -> int:
+        """Return the fewest rows that splines show alone: the server sets the knots."""
         features = self.signature().features
         rows = [
             count
-            for factor, knots in self.design(self.signature(), facts).knots.items()
-            for count in shown_by_knots(held.x[:, features.index(factor.column)].double(), knots)
+            for name in self.signature().features
+            if len(knots := points.get(KNOTS + name, ()))
+            for count in shown_by_knots(
+                held.x[:, features.index(name)].double(), torch.tensor(knots).double()
+            )
         ]
         return min((count for count in rows if count), default=0)
 
-    def require_told(self, held: Shard, facts: Facts, least: int) -> None:
+    def require_told(
+        self, held: Shard, facts: Facts, points: Mapping[str, Sequence[float]], least: int
+    ) -> None:
         """Raise a SettingError if the server's facts would show few rows."""
-        super().require_told(held, facts, least)
+        super().require_told(held, facts, points, least)
         if least and "turn" in facts:
             self._require_digits(held.x, facts)
 
@@ -406,7 +430,7 @@ class Glm(Rows):
         if site.partition is not None:
             return held
         limits, columns = self.disclosure(site), held.x.shape[1]
-        shown, found = self._common(held.x, signature, limits.min_cell)
+        shown, found = self._common(site, held.x, signature, limits.min_cell)
         if self._remembers(site) and found.sum() >= fewest(limits, columns):
             rows = self.hashes(site)[self.load(site.data_path, signature).places]
             asked = Asked(rows, shown, self._outcomes_of(held), columns, self.own.terms)
@@ -418,9 +442,19 @@ class Glm(Rows):
         """Return whether a site keeps which rows it has answered from."""
         return bool(self.disclosure(site).budget and site.state_path)
 
-    def _common(self, x: Tensor, signature: Layout, least: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the marks of rows, (N, J), and which rows stay if each mark has `least`, (N,)."""
-        shown = marks(self._terms(signature), signature, x)
+    def _common(
+        self, site: Site, x: Tensor, signature: Layout, least: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the marks of rows, (N, J), and which rows stay if each mark has `least`, (N,).
+
+        Functions of a column count over all runs.
+        """
+        terms = self._terms(signature)
+        earlier = functions_of(terms)
+        if self._remembers(site):
+            with of_all_runs(user_path(site.state_path), earlier) as every:
+                earlier = every
+        shown = marks(terms, signature, x, earlier)
         return shown, in_common(shown, np.ones(len(shown), dtype=bool), least)
 
     def _outcomes_of(self, held: Shard) -> np.ndarray:
@@ -461,7 +495,7 @@ class Glm(Rows):
         limits, table = self.disclosure(site), self.load(site.data_path, signature)
         notes = (*notes, *self._of_names(table.groups))
         least = Sent().least(limits) if self._remembers(site) else limits.min_cell
-        gone = int((~self._common(table.x, signature, least)[1]).sum())
+        gone = int((~self._common(site, table.x, signature, least)[1]).sum())
         said = f"{gone} rows hold a level, or a value, of fewer than {least} rows: left out"
         notes = (*notes, said) if gone else notes
         apart = len(table.x) - gone - len(self.shard(site, signature).y)
@@ -543,9 +577,7 @@ class Glm(Rows):
         if question == _sums.NAME and "all-knots" not in asked:
             y = one_hot(shard.y, len(layout.classes)) if layout.classes else shard.y[:, None]
             return _sums.answer(torch.cat([shard.x, y], 1), asked)
-        facts = {name: torch.tensor(asked[f"all-{name}"]).double() for name in ("mean", "knots")}
-        self.require_told(shard, facts, asked.get(SHOWN, 0))
-        columns = self.design(layout, facts).columns(shard.x)
+        columns = self.design(layout, self.facts_of(asked, {})).columns(shard.x)
         if question == _sums.NAME:
             return _sums.answer(columns, asked)
         if self.own.family == "gaussian":

@@ -19,7 +19,7 @@ import functools
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -74,6 +74,9 @@ WEIGHTS = "output.weight"
 
 SHOWN = 3
 """Terms whose tests of proportional hazards a line names, the least p first."""
+
+TIME = "cuts of time"
+"""What a site keeps of the intervals."""
 
 LOG_RANK = "log-rank"
 """The name of the question for a site's part of the log-rank tests."""
@@ -292,6 +295,32 @@ class Survival(Glm):
         groups = torch.arange(len(x)) if shard.groups is None else shard.groups
         return Shard(torch.cat([x[row], intervals], 1), y, *none, groups=groups[row])
 
+    def facts_of(self, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Facts:
+        """Return the facts of a question, cuts among them."""
+        found = {**super().facts_of(asked, tensors)}
+        if "cuts" in asked:
+            found["cuts"] = self._cuts(asked)
+        elif "cuts" in tensors:
+            found["cuts"] = tensors["cuts"].double()
+        return found
+
+    def points(self, facts: Facts) -> dict[str, list[float]]:
+        """Return also the cuts between intervals of time; a SettingError if they fall."""
+        cuts = facts.get("cuts", torch.zeros(0))
+        if not (cuts.diff() >= 0).all():
+            raise SettingError("intervals", "cuts out of order", "cuts that rise")
+        return {**super().points(facts), TIME: cuts.tolist()}
+
+    def fewest_shown(self, held: Shard, points: Mapping[str, Sequence[float]]) -> int:
+        """Return also the fewest rows whose time ends between two cuts, which the server sets.
+
+        Sums of one interval differ from those of the next by these.
+        """
+        cuts = torch.tensor(points.get(TIME, ())).double()
+        ends = torch.bucketize(held.y.double(), cuts).bincount().tolist() if len(cuts) else []
+        found = [super().fewest_shown(held, points), *ends]
+        return min((count for count in found if count), default=0)
+
     def weights(self, shard: Shard, model: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the weights of rows: of each interval's parts, or hazards until a row's time."""
         if self.own.family == "cox":
@@ -346,14 +375,13 @@ class Survival(Glm):
         facts: Mapping[str, Tensor],
     ) -> dict[str, Any]:
         """Answer with what rows tell of a model, `WEIGHTS` among the facts."""
-        least = int(asked[LEAST])
+        least, shown = int(asked[LEAST]), int(asked[SHOWN_ALONE])
         if question == CURVES:
             cuts = self._cuts(asked)
             names = self.signature().features
             levels = [names.index(level) for level in self.levels(self.signature())]
             groups = torch.cat([torch.ones_like(x[:, :1]), x[:, levels]], 1)
             return answer_curves(*parts(time, event, cuts), groups, least)
-        shown = int(asked[SHOWN_ALONE])
         if shown:
             self._require_digits(x, facts)
         weights, taken = facts[WEIGHTS][0].double(), self.taken(x, facts)

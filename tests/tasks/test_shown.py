@@ -3,13 +3,11 @@
 from itertools import combinations, pairwise
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbary.data.terms import spline
-from fedbary.errors import SettingError
 from fedbary.runs.answered import in_common, unusual
 from fedbary.tasks._shown import shown_by_knots
 
@@ -56,8 +54,3 @@ def test_a_spline_shows_what_it_can_be_0_without_and_no_less(knots):
         if not any(a <= c and d <= b and (a, b) != (c, d) for c, d in windows)
     ]  # fmt: skip
     assert sorted(shown_by_knots(x, knots)) == sorted(6 * (b - a) for a, b in least)
-
-
-def test_knots_out_of_order_are_refused():
-    with pytest.raises(SettingError, match="knots that rise"):
-        [*shown_by_knots(torch.rand(9), torch.tensor([0.0, 1.0, 0.5, 2.0]))]
