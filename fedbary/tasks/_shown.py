@@ -41,6 +41,9 @@ SPAN = 4
 PART = 4
 """Rows of a set for each that has to have weight; `least` where that is fewer."""
 
+STRETCH = 30
+"""Least rows of a tenth of a column in which rows have to have weight."""
+
 CANCEL, FLAT, RANGE = 1e8, 1e-4, 1e30
 """Largest part of a column that may cancel, least spread beside its size, and largest size."""
 
@@ -83,6 +86,21 @@ def marks(
         if len(some) > 1:
             found += [np.logical_and.reduce(each) for each in itertools.product(*some)]
     return np.stack(found, 1) if found else np.zeros((len(x), 0), dtype=bool)
+
+
+def stretches(terms: Sequence[Term], layout: Layout, x: Tensor) -> np.ndarray:
+    """Return the rows (N, J) of each tenth of a column with two functions or more, or of 30 rows.
+
+    Such can leave weight to many rows at one place, and to few at another.
+    """
+    numbers = [n for n, levels in layout.columns if not levels]
+    used = [n for n in numbers if len(functions_of(terms).get(OF + n, ())) > 1]
+    found = np.zeros((len(x), 0), dtype=bool)
+    for name in used:
+        order = x[:, layout.features.index(name)].numpy().argsort(kind="stable")
+        for rows in np.array_split(order, max(1, min(10, len(x) // STRETCH))):
+            found = np.c_[found, np.isin(np.arange(len(x)), rows)]
+    return found
 
 
 def shown_by_knots(numbers: Tensor, knots: Tensor) -> Iterator[int]:

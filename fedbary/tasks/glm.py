@@ -65,7 +65,14 @@ from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._families import FAMILIES, Family, with_first
 from fedbary.tasks._rows import Rows
-from fedbary.tasks._shown import functions_of, marks, require_digits, require_weight, shown_by_knots
+from fedbary.tasks._shown import (
+    functions_of,
+    marks,
+    require_digits,
+    require_weight,
+    shown_by_knots,
+    stretches,
+)
 from fedbary.tasks._values import (
     Condition,
     Dialogue,
@@ -408,8 +415,12 @@ class Glm(Rows):
         So does a point at which the probabilities of all others are 0 or 1.
         """
         if least:
-            shown = marks(self._terms(self.signature()), self.signature(), held.x)
-            require_weight(*self.weights(shard, model), shown, least)
+            require_weight(*self.weights(shard, model), self._sets(held.x), least)
+
+    def _sets(self, x: Tensor) -> np.ndarray:
+        """Return sets of rows, (N, J), in each of which many have to have weight."""
+        terms, layout = self._terms(self.signature()), self.signature()
+        return np.c_[marks(terms, layout, x), stretches(terms, layout, x)]
 
     def weights(self, shard: Shard, model: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the weights of rows in each kind of sums, and which have a part, (N, K)."""

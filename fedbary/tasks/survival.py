@@ -45,7 +45,7 @@ from fedbary.tasks import _bounds, _proportional, _sums
 from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._families import Family, of_counts
-from fedbary.tasks._shown import marks, require_weight
+from fedbary.tasks._shown import require_weight
 from fedbary.tasks._survived import (
     CELLS,
     CURVES,
@@ -391,8 +391,9 @@ class Survival(Glm):
         if question == _proportional.NAME:
             if shown:
                 found = expected(held.predictor, time, event)[:, None]
-                sets = marks(self._terms(self.signature()), self.signature(), x)
-                require_weight(found, torch.ones_like(found, dtype=torch.bool), sets, shown)
+                require_weight(
+                    found, torch.ones_like(found, dtype=torch.bool), self._sets(x), shown
+                )
             return _proportional.answer(taken, held.predictor, time, event)
         assert held.risk is not None
         until, happened = time.clamp_max(held.at), event * (time <= held.at)
