@@ -70,6 +70,11 @@ class Server(InlineGrid):
             (self.state / name).unlink(missing_ok=True)
         self.ask("query")
 
+    def look(self):
+        """Return how many rows a look is of."""
+        self.asked["look"] = copy.deepcopy(self.asked["query"][0]), "query.look"
+        return self.ask("look")["metrics"]["num-examples"]
+
     def ask(self, kind, point=None, **words):
         """Return the site's answer, or its error's text."""
         content, message_type = copy.deepcopy(self.asked[kind])
@@ -156,6 +161,20 @@ def test_functions_of_all_runs_count_together(tmp_path):
         server = Server(tmp_path, words)
         rows.append(server.ask("query")["metrics"]["num-examples"])
     assert rows[0] == rows[2] == ROWS and rows[1] <= ROWS - 10
+
+
+@pytest.mark.parametrize("look_first", [True, False])
+def test_a_look_counts_as_a_run_of_the_columns_themselves(tmp_path, look_first):
+    server = Server(tmp_path, {**GLM, "terms": "dose^2 age", "rounds": 1})
+    for file in ("answered.safetensors", "functions.json"):
+        (server.state / file).unlink()
+
+    def run_rows():
+        return server.ask("query")["metrics"]["num-examples"]
+
+    answers = [server.look, run_rows] if look_first else [run_rows, server.look]
+    first, second = (answer() for answer in answers)
+    assert first == ROWS and second <= ROWS - 10
 
 
 def test_cuts_that_hold_the_ends_of_few_rows_have_no_answer(tmp_path):
