@@ -186,7 +186,7 @@ class Job:
             return
         kept = limits.budget and self.node.keeps_in
         with self.refusing(), of_all_runs(kept, points) if kept else nullcontext(points) as every:
-            self.task.require_told(self.held, facts, every, self.least_shown)
+            self.task.require_told(self.held, facts, every, self.least_shown, limits.min_cell)
 
     def counted(self, reply: Message, *, products: bool = False) -> Message:
         """Return a reply, perhaps with slopes or products, once its numbers are counted."""

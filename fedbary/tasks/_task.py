@@ -249,18 +249,21 @@ class Task(ABC):
         return 0
 
     def require_told(
-        self, held: Shard, facts: Facts, points: Mapping[str, Sequence[float]], least: int
+        self,
+        held: Shard,
+        facts: Facts,
+        points: Mapping[str, Sequence[float]],
+        least: int,
+        cell: int,
     ) -> None:
         """Raise a SettingError if the server's facts would show fewer than `least` rows.
 
-        The points are those of all runs.
+        The points are those of all runs. A cell has `cell` rows at least.
         """
         if 0 < self.fewest_shown(held, points) < least:
-            allowed = (
-                f"knots and cuts with none or {least} of a site's rows beyond them, or between"
-            )
-            allowed += "; those of earlier runs count"
-            raise FewShown("terms", "few rows beyond knots or cuts", allowed)
+            allowed = f"splines whose knots, those of earlier runs too, have none or {least} of a "
+            allowed += "site's rows beyond them"
+            raise FewShown("terms", "few rows beyond knots", allowed)
 
     def require_weight(  # noqa: B027 - most tasks have no such sums
         self, held: Shard, shard: Shard, model: Mapping[str, Tensor], least: int

@@ -396,10 +396,15 @@ class Glm(Rows):
         return min((count for count in rows if count), default=0)
 
     def require_told(
-        self, held: Shard, facts: Facts, points: Mapping[str, Sequence[float]], least: int
+        self,
+        held: Shard,
+        facts: Facts,
+        points: Mapping[str, Sequence[float]],
+        least: int,
+        cell: int,
     ) -> None:
         """Raise a SettingError if the server's facts would show few rows."""
-        super().require_told(held, facts, points, least)
+        super().require_told(held, facts, points, least, cell)
         if least and "turn" in facts:
             self._require_digits(held.x, facts)
 

@@ -45,7 +45,7 @@ from fedbary.tasks import _bounds, _proportional, _sums
 from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._families import Family, of_counts
-from fedbary.tasks._shown import require_weight
+from fedbary.tasks._shown import FewShown, require_weight
 from fedbary.tasks._survived import (
     CELLS,
     CURVES,
@@ -311,15 +311,25 @@ class Survival(Glm):
             raise SettingError("intervals", "cuts out of order", "cuts that rise")
         return {**super().points(facts), TIME: cuts.tolist()}
 
-    def fewest_shown(self, held: Shard, points: Mapping[str, Sequence[float]]) -> int:
-        """Return also the fewest rows whose time ends between two cuts, which the server sets.
+    def require_told(
+        self,
+        held: Shard,
+        facts: Facts,
+        points: Mapping[str, Sequence[float]],
+        least: int,
+        cell: int,
+    ) -> None:
+        """Raise a SettingError also if few rows, fewer than `cell`, end between two cuts.
 
-        Sums of one interval differ from those of the next by these.
+        The server sets these. Sums of one interval differ from those of the next by such rows.
         """
+        super().require_told(held, facts, points, least, cell)
         cuts = torch.tensor(points.get(TIME, ())).double()
         ends = torch.bucketize(held.y.double(), cuts).bincount().tolist() if len(cuts) else []
-        found = [super().fewest_shown(held, points), *ends]
-        return min((count for count in found if count), default=0)
+        if any(0 < count < cell for count in ends):
+            allowed = f"cuts, those of earlier runs among them, between which none or {cell} of a "
+            allowed += "site's rows end; perhaps fewer intervals"
+            raise FewShown("intervals", "few rows between cuts", allowed)
 
     def weights(self, shard: Shard, model: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the weights of rows: of each interval's parts, or hazards until a row's time."""
@@ -375,7 +385,7 @@ class Survival(Glm):
         facts: Mapping[str, Tensor],
     ) -> dict[str, Any]:
         """Answer with what rows tell of a model, `WEIGHTS` among the facts."""
-        least, shown = int(asked[LEAST]), int(asked[SHOWN_ALONE])
+        least, shown = int(asked[LEAST]), int(asked.get(SHOWN_ALONE, 0))
         if question == CURVES:
             cuts = self._cuts(asked)
             names = self.signature().features
