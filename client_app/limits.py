@@ -85,14 +85,20 @@ def least_shown(node: Node, limits: Limits) -> int:
 
 
 def count(node: Node, limits: Limits | None, told: Told, reply: Message, terms: int = 0) -> Message:
-    """Return a reply once its numbers are counted; a LimitReached where they pass the budget.
+    """Return a reply once its numbers are counted, see `spend`."""
+    spend(node, limits, told, numbers_of(reply.content), terms)
+    return reply
 
-    It holds slopes or products of `terms` columns, if of any. The counter is on disk before the
-    reply leaves.
+
+def spend(node: Node, limits: Limits | None, told: Told, numbers: int, terms: int = 0) -> None:
+    """Count numbers that leave a site; a LimitReached where they pass the budget.
+
+    They hold slopes or products of `terms` columns, if of any. The counter is on disk before they
+    leave.
     """
     if limits is None or not limits.budget:
-        return reply
-    folder, numbers = _folder(node), numbers_of(reply.content)
+        return
+    folder = _folder(node)
     with locked(folder):
         before = Sent.read(folder)
         answers = before.answers + (numbers / whole_answer(terms) if terms else 0)
@@ -107,7 +113,7 @@ def count(node: Node, limits: Limits | None, told: Told, reply: Message, terms: 
                 told.bear)  # fmt: skip
         else:
             sent.write(folder)
-            return reply
+            return
     said = "this site has told as much of its rows as its budget allows"
     raise LimitReached(f"{said}; a larger budget= in its node config lets it answer more")
 

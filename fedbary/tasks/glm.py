@@ -44,9 +44,10 @@ from fedbary.data.tables import (
 from fedbary.data.terms import Design, Factor, Term, parse, require_columns
 from fedbary.errors import CellError, SettingError
 from fedbary.figures.sheet import BLUE
-from fedbary.inference._head import Profiled
+from fedbary.inference._head import Profiled, row_weights
 from fedbary.inference._integrated import Integrated, Intercepts
 from fedbary.methods import Reply, Server, method_of
+from fedbary.methods._curvature import last_layer, matrix
 from fedbary.methods._expanded import Claim
 from fedbary.methods.newton import Newton, vector_of
 from fedbary.methods.pvi import PVI
@@ -54,6 +55,7 @@ from fedbary.parts.parameters import Count, NameList, Positive
 from fedbary.predictive import Forecast, Prediction, Predictive
 from fedbary.runs import schema
 from fedbary.runs.answered import Asked, fewest, in_common, kept_apart
+from fedbary.runs.functions import of_all_runs
 from fedbary.runs.sent import Sent
 from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import Settings
@@ -63,9 +65,15 @@ from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._families import FAMILIES, Family, with_first
 from fedbary.tasks._rows import Rows
-from fedbary.tasks._shown import marks, shown_by_knots
+from fedbary.tasks._shown import (
+    functions_of,
+    marks,
+    require_digits,
+    require_weight,
+    shown_by_knots,
+    stretches,
+)
 from fedbary.tasks._values import (
-    SHOWN,
     Condition,
     Dialogue,
     Facts,
@@ -92,6 +100,9 @@ TOO_ALIKE = (
     "for others. missing=complete gives runs of any terms the same rows"
 )
 """What a site's own log says of them."""
+
+KNOTS = "knots of "
+"""What a site keeps of a column that splines are of."""
 
 RANK = 1e-8
 """Part of a column's variance that others may leave, at or below which it counts as none."""
@@ -353,17 +364,77 @@ class Glm(Rows):
         """Return whether an answer has sums or products of the terms' columns, or of scores."""
         return question in (_sums.MOMENTS, _sandwich.NAME) or "all-knots" in asked
 
-    def fewest_shown(self, held: Shard, facts: Facts) -> int:
-        """Return the fewest rows that a spline shows alone: the server sets the knots."""
-        if not len(facts["knots"]):
-            return 0
+    def facts_of(self, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Facts:
+        """Return the facts of a question about the terms' columns."""
+        if "all-knots" not in asked:
+            return {}
+        return {name: torch.tensor(asked[f"all-{name}"]).double() for name in ("mean", "knots")}
+
+    def points(self, facts: Facts) -> dict[str, list[float]]:
+        """Return the knots of each column; a SettingError if they are not in order."""
+        found: dict[str, list[float]] = {}
+        if not len(facts.get("knots", ())):
+            return found
+        for factor, knots in self.design(self.signature(), facts).knots.items():
+            if not (knots.diff() > 0).all():
+                said = "a spline with knots out of order"
+                raise SettingError("terms", said, "knots that rise")
+            found.setdefault(KNOTS + factor.column, []).extend(knots.tolist())
+        return found
+
+    def fewest_shown(self, held: Shard, points: Mapping[str, Sequence[float]]) -> int:
+        """Return the fewest rows that splines show alone: the server sets the knots."""
         features = self.signature().features
         rows = [
             count
-            for factor, knots in self.design(self.signature(), facts).knots.items()
-            for count in shown_by_knots(held.x[:, features.index(factor.column)].double(), knots)
+            for name in self.signature().features
+            if len(knots := points.get(KNOTS + name, ()))
+            for count in shown_by_knots(
+                held.x[:, features.index(name)].double(), torch.tensor(knots).double()
+            )
         ]
         return min((count for count in rows if count), default=0)
+
+    def require_told(
+        self,
+        held: Shard,
+        facts: Facts,
+        points: Mapping[str, Sequence[float]],
+        least: int,
+        cell: int,
+    ) -> None:
+        """Raise a SettingError if the server's facts would show few rows."""
+        super().require_told(held, facts, points, least, cell)
+        if least and "turn" in facts:
+            self._require_digits(held.x, facts)
+
+    def _require_digits(self, x: Tensor, facts: Facts) -> None:
+        columns, centre = self.design(self.signature(), facts).columns(x), facts["centre"].double()
+        require_digits(columns, centre, facts["turn"].double().view(columns.shape[1], -1))
+
+    def require_weight(
+        self, held: Shard, shard: Shard, model: Mapping[str, Tensor], least: int
+    ) -> None:
+        """Raise a SettingError if a model leaves weight to few of a site's rows, or of a level's.
+
+        So does a point at which the probabilities of all others are 0 or 1.
+        """
+        if least:
+            require_weight(*self.weights(shard, model), self._sets(held.x), least)
+
+    def _sets(self, x: Tensor) -> np.ndarray:
+        """Return sets of rows, (N, J), in each of which many have to have weight."""
+        terms, layout = self._terms(self.signature()), self.signature()
+        return np.c_[marks(terms, layout, x), stretches(terms, layout, x)]
+
+    def weights(self, shard: Shard, model: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the weights of rows in each kind of sums, and which have a part, (N, K)."""
+        nll, names = self.loss({}), last_layer(model)
+        x = torch.cat([shard.x.double(), torch.ones(len(shard.x), len(names) - 1)], 1)
+        if isinstance(nll, Integrated):
+            nll = Profiled(nll.nll, float(model["intercepts.log_std"].double().exp()))
+        found = row_weights(nll, x @ matrix(model, names).T, shard.y)
+        return found, torch.ones_like(found, dtype=torch.bool)
 
     def shard(self, site: Site, signature: Layout) -> Shard:
         """Return a site's rows; of its own rows without those that would be known by its answers.
@@ -375,7 +446,7 @@ class Glm(Rows):
         if site.partition is not None:
             return held
         limits, columns = self.disclosure(site), held.x.shape[1]
-        shown, found = self._common(held.x, signature, limits.min_cell)
+        shown, found = self._common(site, held.x, signature, limits.min_cell)
         if self._remembers(site) and found.sum() >= fewest(limits, columns):
             rows = self.hashes(site)[self.load(site.data_path, signature).places]
             asked = Asked(rows, shown, self._outcomes_of(held), columns, self.own.terms)
@@ -387,9 +458,19 @@ class Glm(Rows):
         """Return whether a site keeps which rows it has answered from."""
         return bool(self.disclosure(site).budget and site.state_path)
 
-    def _common(self, x: Tensor, signature: Layout, least: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the marks of rows, (N, J), and which rows stay if each mark has `least`, (N,)."""
-        shown = marks(self._terms(signature), signature, x)
+    def _common(
+        self, site: Site, x: Tensor, signature: Layout, least: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the marks of rows, (N, J), and which rows stay if each mark has `least`, (N,).
+
+        Functions of a column count over all runs.
+        """
+        terms = self._terms(signature)
+        earlier = functions_of(terms)
+        if self._remembers(site):
+            with of_all_runs(user_path(site.state_path), earlier) as every:
+                earlier = every
+        shown = marks(terms, signature, x, earlier)
         return shown, in_common(shown, np.ones(len(shown), dtype=bool), least)
 
     def _outcomes_of(self, held: Shard) -> np.ndarray:
@@ -433,7 +514,7 @@ class Glm(Rows):
         limits, table = self.disclosure(site), self.load(site.data_path, signature)
         notes = (*notes, *self._of_names(table.groups))
         least = Sent().least(limits) if self._remembers(site) else limits.min_cell
-        gone = int((~self._common(table.x, signature, least)[1]).sum())
+        gone = int((~self._common(site, table.x, signature, least)[1]).sum())
         said = f"{gone} rows hold a level, or a value, of fewer than {least} rows: left out"
         notes = (*notes, said) if gone else notes
         apart = len(table.x) - gone - len(self.shard(site, signature).y)
@@ -515,9 +596,7 @@ class Glm(Rows):
         if question == _sums.NAME and "all-knots" not in asked:
             y = one_hot(shard.y, len(layout.classes)) if layout.classes else shard.y[:, None]
             return _sums.answer(torch.cat([shard.x, y], 1), asked)
-        facts = {name: torch.tensor(asked[f"all-{name}"]).double() for name in ("mean", "knots")}
-        self.require_told(shard, facts, asked.get(SHOWN, 0))
-        columns = self.design(layout, facts).columns(shard.x)
+        columns = self.design(layout, self.facts_of(asked, {})).columns(shard.x)
         if question == _sums.NAME:
             return _sums.answer(columns, asked)
         if self.own.family == "gaussian":

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbary.data.terms import spline
-from fedbary.errors import SettingError
+from fedbary.data.layout import Layout
+from fedbary.data.terms import parse, spline
 from fedbary.runs.answered import in_common, unusual
-from fedbary.tasks._shown import shown_by_knots
+from fedbary.tasks._shown import FewShown, require_weight, shown_by_knots, stretches
 
 
 @given(st.lists(st.integers(0, 6), min_size=20, max_size=60), st.integers(1, 4), st.integers(2, 6))
@@ -58,6 +58,33 @@ def test_a_spline_shows_what_it_can_be_0_without_and_no_less(knots):
     assert sorted(shown_by_knots(x, knots)) == sorted(6 * (b - a) for a, b in least)
 
 
-def test_knots_out_of_order_are_refused():
-    with pytest.raises(SettingError, match="knots that rise"):
-        [*shown_by_knots(torch.rand(9), torch.tensor([0.0, 1.0, 0.5, 2.0]))]
+def test_weight_at_one_place_hides_no_few_rows_at_another():
+    """x² (x − c) is flat at 0, where rows have weight in each answer, and steep at c."""
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(300, 1)))
+    layout, there = Layout((("u", ()),), ("n", "y")), torch.ones(300, 1, dtype=torch.bool)
+    for terms, power in (("u", 0), ("u u^2 u^3", 2)):
+        sets = stretches(parse(terms), layout, x)
+        assert (sets.sum(1) == (power > 0)).all()
+        p = torch.sigmoid(178 * x**power * (x - 1.5))
+        none = np.zeros((300, 0), dtype=bool)
+        for held in (none, sets) if power else ():
+            if held is none:
+                require_weight(p * (1 - p), there, held, 14)
+            else:
+                with pytest.raises(FewShown):
+                    require_weight(p * (1 - p), there, held, 14)
+        mild = torch.sigmoid(x**power * (x - 1.5))
+        require_weight(mild * (1 - mild), there, sets, 14)
+
+
+@given(st.integers(1, 40), st.integers(0, 10**6))
+def test_weight_of_rows_counts_as_that_of_equal_ones(rows, seed):
+    """Whatever the scale of weights, so many equal ones pass, and fewer do not."""
+    weights = torch.zeros(60, 1, dtype=torch.float64)
+    weights[:rows] = 10.0 ** -(seed % 200)
+    none, there = np.zeros((60, 0), dtype=bool), torch.ones(60, 1, dtype=torch.bool)
+    if rows >= 14:
+        require_weight(weights, there, none, 14)
+    else:
+        with pytest.raises(FewShown):
+            require_weight(weights, there, none, 14)
