@@ -38,7 +38,8 @@ from fedbary.settings.task_words import OfGuarantees
 from fedbary.strategies.client import Request
 from fedbary.strategies.compression import compression
 from fedbary.strategies.internals import ClientAppCallable, log
-from fedbary.tasks import LEAST, Signature, Tested, groups, held_out, hits_and_sizes, task_of
+from fedbary.tasks import LEAST, SHOWN, Signature, Tested, groups, held_out, hits_and_sizes, task_of
+from fedbary.tasks._sandwich import NAME as SCORES
 
 
 def evaluation_scores(job: Job, request: Request, model: nn.Module) -> dict[str, float]:
@@ -210,9 +211,15 @@ def ask(message: Message, context: Context) -> Message:
         answer = answer_of_held_out(job, model, config, told)
     else:
         limits = job.limits
-        asked = {**config, LEAST: limits.min_cell if limits else 0}
+        cell, shown = (limits.min_cell, job.least_shown) if limits else (0, 0)
+        asked = {**config, LEAST: cell, SHOWN: shown}
         shard = job.held if question in job.task.plain else job.shard
-        answer = in_cells(limits, job.task.answer(question, shard, asked, told))
+        if found := job.task.facts_of(config, told):
+            job.require_told(found)
+        with job.refusing():
+            if question == SCORES:
+                job.task.require_weight(job.held, job.shard, told, shown)
+            answer = in_cells(limits, job.task.answer(question, shard, asked, told))
     reply = Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message)
     return job.counted(reply, products=job.task.is_of_terms(question, config))
 
@@ -228,7 +235,12 @@ def train(message: Message, context: Context) -> Message:
     again = [node.settings.replicate] if node.settings.replicate else []
     seed = task.seed("train", node.site.key, request.round, *again)
     start = time.perf_counter()
+    named = method_of(node.settings).name
+    if job.limits and request.method.name != named:
+        raise SettingError("method", request.method.name, f"{named}, the run's")
     fitted = job.client(request, model).fit(request, seed)
+    with job.refusing():
+        task.require_weight(job.held, job.shard, model.state_dict(), job.least_shown)
     if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):
         allowed = "perhaps a smaller value: training diverged, and weights are not finite"
         raise SettingError("lr", dict(node.settings).get("lr", "none"), allowed)

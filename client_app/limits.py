@@ -79,15 +79,26 @@ def left(node: Node, limits: Limits | None, told: Told, terms: int) -> int:
     return max(0, int(min(told.most(limits) - sent.numbers, answers)))
 
 
-def count(node: Node, limits: Limits | None, told: Told, reply: Message, terms: int = 0) -> Message:
-    """Return a reply once its numbers are counted; a LimitReached where they pass the budget.
+def least_shown(node: Node, limits: Limits) -> int:
+    """Return how many rows answers may show alone: as many as bear those given and a few more."""
+    return (Sent.read(_folder(node)) if limits.budget else Sent()).least(limits)
 
-    It holds slopes or products of `terms` columns, if of any. The counter is on disk before the
-    reply leaves.
+
+def count(node: Node, limits: Limits | None, told: Told, reply: Message, terms: int = 0) -> Message:
+    """Return a reply once its numbers are counted, see `spend`."""
+    spend(node, limits, told, numbers_of(reply.content), terms)
+    return reply
+
+
+def spend(node: Node, limits: Limits | None, told: Told, numbers: int, terms: int = 0) -> None:
+    """Count numbers that leave a site; a LimitReached where they pass the budget.
+
+    They hold slopes or products of `terms` columns, if of any. The counter is on disk before they
+    leave.
     """
     if limits is None or not limits.budget:
-        return reply
-    folder, numbers = _folder(node), numbers_of(reply.content)
+        return
+    folder = _folder(node)
     with locked(folder):
         before = Sent.read(folder)
         answers = before.answers + (numbers / whole_answer(terms) if terms else 0)
@@ -102,8 +113,9 @@ def count(node: Node, limits: Limits | None, told: Told, reply: Message, terms: 
                 told.bear)  # fmt: skip
         else:
             sent.write(folder)
-            return reply
-    raise LimitReached("this site has told as much of its rows as its budget allows")
+            return
+    said = "this site has told as much of its rows as its budget allows"
+    raise LimitReached(f"{said}; a larger budget= in its node config lets it answer more")
 
 
 def _folder(node: Node) -> Path:

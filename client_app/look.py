@@ -21,6 +21,7 @@ from fedbary.data.sites import Limits, Site
 from fedbary.data.tables import Choice
 from fedbary.errors import SettingError
 from fedbary.runs.answered import Asked, fewest, kept_apart, unusual
+from fedbary.runs.functions import of_all_runs
 from fedbary.strategies.internals import log
 from fedbary.tasks import _sums, task_of
 from fedbary.tasks._look import rules
@@ -34,6 +35,7 @@ from fedbary.tasks._look.rules import (
     table_told,
 )
 from fedbary.tasks._rows import Rows
+from fedbary.tasks._shown import OF
 from fedbary.texts import SCREEN, listed, one_line
 
 
@@ -92,10 +94,14 @@ def _apart(task: Rows, site: Site, table: Frame) -> Frame:
     limits, told = task.disclosure(site) or Limits(), _told(table, task.choice)
     if not (limits.budget and site.state_path) or table.count < fewest(limits, len(told)):
         return table
-    marks = [mark for column in told.values() for mark in unusual(column.numbers)]
+    folder = user_path(site.state_path)
+    with of_all_runs(folder, {OF + name: [f"{name} 0"] for name in told}) as functions:
+        count = {name: len(functions[OF + name]) for name in told}
+    least = None if max(count.values(), default=1) > 1 else 1
+    marks = [m for name, column in told.items() for m in unusual(column.numbers, count[name])]
     held = np.stack(marks, 1) if marks else np.zeros((table.count, 0), dtype=bool)
     asked = Asked(task.hashes(site), held, held[:, :0], len(told))
-    kept = kept_apart(user_path(site.state_path), asked, limits, 1).rows
+    kept = kept_apart(folder, asked, limits, least).rows
     if not len(kept):
         raise LimitReached("this site's rows differ from those of earlier answers by too few")
     return table if len(kept) == table.count else _part(table, kept.tobytes())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,12 +15,13 @@ from torch import Tensor, nn
 
 from fedbary import Posterior
 from fedbary.attacks import Attack, hostile_clients
-from fedbary.client_app.limits import Told, count, left, require_size
+from fedbary.client_app.limits import Told, count, least_shown, left, require_size, spend
 from fedbary.data.deal import Shard
 from fedbary.data.forms import one_state, user_path
 from fedbary.data.sites import Limits, Site, site_from
 from fedbary.inference import Prior, Training, local_method
 from fedbary.methods import Fitted
+from fedbary.runs.functions import of_all_runs
 from fedbary.runs.location import CLIENTS
 from fedbary.runs.own_code import require_same_code
 from fedbary.runs.released import take_released
@@ -28,6 +30,7 @@ from fedbary.settings.run_config import given_in
 from fedbary.strategies.client import Client, Request
 from fedbary.strategies.federation import COUNTED_KEY, EXAMPLES_KEY
 from fedbary.tasks import Signature, Task, task_of
+from fedbary.tasks._shown import FewShown
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,29 @@ class Job:
         rows = len(held.y) + len(held.y_held_out)
         return Told(rows, math.prod(held.x.shape[1:]), held.bear)
 
+    @property
+    def least_shown(self) -> int:
+        """The fewest rows that an answer may show alone; 0 for no bound."""
+        return least_shown(self.node, self.limits) if self.limits else 0
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Count a refusal of what would show few rows: it tells one bit."""
+        try:
+            yield
+        except FewShown:
+            spend(self.node, self.limits, self.told, 1)
+            raise
+
+    def require_told(self, facts: Mapping[str, Tensor]) -> None:
+        """Raise a SettingError if facts, with those of all runs, would show few rows."""
+        points, limits = self.task.points(facts), self.limits
+        if limits is None:
+            return
+        kept = limits.budget and self.node.keeps_in
+        with self.refusing(), of_all_runs(kept, points) if kept else nullcontext(points) as every:
+            self.task.require_told(self.held, facts, every, self.least_shown, limits.min_cell)
+
     def counted(self, reply: Message, *, products: bool = False) -> Message:
         """Return a reply, perhaps with slopes or products, once its numbers are counted."""
         terms = self.task.terms_of(self.signature) if products else 0
@@ -213,6 +239,6 @@ def job_of(message: Message, context: Context) -> Job:
     prepared = task.prepared(held, facts) if facts else held
     job = Job(node, task, signature, facts, held, prepared, raw, content)
     require_size(job.limits, job.told)
-    if facts and job.limits:
-        task.require_told(held, facts, job.limits.min_cell)
+    if facts:
+        job.require_told(facts)
     return job

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedbary.attacks import require_simulation
+from fedbary.data.deal import evaluation_data
 from fedbary.data.digest import checksum
 from fedbary.data.forms import one_state, user_path
 from fedbary.errors import RunError, SettingError, last_words
@@ -203,7 +204,8 @@ def _same_as_server(task: Task, roster: Roster) -> Iterator[str]:
     if task.settings.dataset == "none" or not any(told.values()):
         return
     own = checksum(*task.held.examples)
-    if same := sorted(name for name, content in told.items() if content == own):
+    tested = len(evaluation_data(task.held, task.deal)[1])
+    if tested and (same := sorted(name for name, content in told.items() if content == own)):
         said = f"{', '.join(same)}: the same data as the server's, whose test rows train there"
         log(WARNING, "%s: scores on new rows may be worse", said)
         yield f"{said}: scores on new rows may be worse"

@@ -507,11 +507,12 @@ class Admission:
     def _could_not_train(self, reply: Message, server_round: int, form: Form) -> bool:
         """Return whether a refused reply shows that its client could not train in this round.
 
-        It does if the client raised an error, or if its content is unsound. Errors of Flower and
-        late replies do not.
+        It does if the client raised an error, or if its content is unsound. Errors of Flower, late
+        replies and sites past their budgets do not.
         """
         if reply.has_error():
-            return reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            raised = reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            return raised and "LimitReached" not in reply.error.reason
         late = reply.metadata.group_id not in ("", question(MessageType.TRAIN, server_round))
         return not late and self._refusal(reply, form.like) is not None
 

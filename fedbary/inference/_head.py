@@ -251,6 +251,13 @@ def row_scores(
     return _of_rows(slopes_and_hessians(nll, features @ weights.T, y)[0], features)
 
 
+def row_weights(nll: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, y: Tensor) -> Tensor:
+    """Return each row's weights in the Hessian of n times a loss, (n, outputs)."""
+    if isinstance(nll, Profiled):
+        return row_weights(nll.nll, outputs + nll.intercept(outputs, y), y)
+    return output_hessians(nll, outputs, y).diagonal(dim1=1, dim2=2)
+
+
 def _of_rows(pull: Tensor, features: Tensor) -> Tensor:
     return (pull[:, :, None] * features[:, None]).flatten(1)
 

@@ -226,13 +226,20 @@ def in_common(marks: np.ndarray, kept: np.ndarray, least: int) -> np.ndarray:
         kept = kept & ~gone
 
 
-def unusual(values: np.ndarray) -> list[np.ndarray]:
-    """Return which values (N,) differ from the commonest, and which do not; none if few are it."""
+def unusual(values: np.ndarray, functions: int = 1) -> list[np.ndarray]:
+    """Return which values (N,) some functions of theirs can be 0 without, as masks.
+
+    With a constant, d functions can be 0 at any d values. So at most d + 1 different values are
+    shown one by one. Of more, those beside the commonest d are, and all beside fewer of these once
+    they are gone; such as are most of the values are not named.
+    """
     found, counts = np.unique(values, return_counts=True)
-    if 2 * counts.max(initial=0) < len(values):
-        return []
-    other = values != found[counts.argmax()]
-    return [other, ~other]
+    common = found[np.argsort(-counts, kind="stable")]
+    if len(found) <= functions + 1:
+        return [values == each for each in common]
+    rest = [~np.isin(values, common[:count]) for count in range(1, functions + 1)]
+    few = [mark for mark in rest if 2 * mark.sum() <= len(values)]
+    return few + [~mark for mark in few]
 
 
 def each_answer(columns: int) -> float:

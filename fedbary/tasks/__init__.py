@@ -21,6 +21,7 @@ from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._task import Task
 from fedbary.tasks._values import (
     LEAST,
+    SHOWN,
     ClientMetrics,
     Dialogue,
     Graph,
@@ -35,6 +36,7 @@ __all__ = [
     "INTERCEPT",
     "LEAST",
     "NUMBER",
+    "SHOWN",
     "Classes",
     "ClientMetrics",
     "Contrasts",

@@ -196,10 +196,12 @@ def ask_quantiles(
     at: Tensor,
     columns: Sequence[int],
     also: Mapping[str, Any] = MappingProxyType({}),
+    times: int = TIMES,
 ) -> Dialogue[Tensor]:
     """Return quantiles (Q,), each of a column of given sums, over all sites that answer.
 
-    `also` goes with each question.
+    `also` goes with each of the questions, `times` in number. Counts below a point bound all
+    quantiles of its column.
 
     That at q lies between mean − std √((1 − q)/q) and mean + std √(q/(1 − q)) (Cantelli).
 
@@ -211,16 +213,18 @@ def ask_quantiles(
     mean, std, at = sums.mean[[*columns]], sums.var.sqrt()[[*columns]], at.double()
     low, high = mean - std * ((1 - at) / at).sqrt(), mean + std * (at / (1 - at)).sqrt()
     inner = torch.arange(1, PARTS).double() / PARTS
-    for _ in range(TIMES):
+    of = torch.tensor([*columns])
+    same = of[:, None] == of.repeat_interleave(PARTS - 1)
+    for _ in range(times):
         points = low[:, None] + (high - low)[:, None] * inner
         asked = {**also, "points": points.flatten().tolist(), "of-columns": [*columns]}
         answers = yield Question(MEDIANS, functools.partial(read_medians, columns=len(low)), asked)
         if not answers:
             raise RunError("no node answered with the counts of its columns")
         below, seen = (sum(part[1:], part[0]) for part in zip(*answers, strict=True))
-        place = (below < (seen * at)[:, None]).sum(1)
-        edges = torch.cat([low[:, None], points, high[:, None]], 1)
-        low, high = (edges.gather(1, (place + k)[:, None])[:, 0] for k in (0, 1))
+        under, every = below.flatten() < (seen * at)[:, None], points.flatten().expand(same.shape)
+        low = low.maximum(every.where(same & under, -torch.inf).amax(1))
+        high = high.minimum(every.where(same & ~under, torch.inf).amin(1))
     return (low + high) / 2
 
 

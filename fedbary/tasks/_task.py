@@ -42,6 +42,7 @@ from fedbary.settings.config import Settings
 from fedbary.settings.device import torch_device
 from fedbary.settings.task_words import OfGuarantees
 from fedbary.tasks._contrasts import Contrasts
+from fedbary.tasks._shown import FewShown
 from fedbary.tasks._values import (
     ClientMetrics,
     Conditions,
@@ -235,15 +236,39 @@ class Task(ABC):
         """Return whether an answer has sums or products of these columns."""
         return False
 
-    def fewest_shown(self, held: Shard, facts: Facts) -> int:
-        """Return the fewest rows of a site that answers by such facts show alone; 0 if none do."""
+    def facts_of(self, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Facts:
+        """Return the facts that a question has."""
+        return {}
+
+    def points(self, facts: Facts) -> dict[str, list[float]]:
+        """Return where functions of a column bend by the server's facts, by the column."""
+        return {}
+
+    def fewest_shown(self, held: Shard, points: Mapping[str, Sequence[float]]) -> int:
+        """Return the fewest rows of a site that such points show alone; 0 if none do."""
         return 0
 
-    def require_told(self, held: Shard, facts: Facts, least: int) -> None:
-        """Raise a SettingError if the server's facts would show fewer than `least` rows."""
-        if 0 < self.fewest_shown(held, facts) < least:
-            allowed = f"splines with none or {least} of a site's rows beyond each knot"
-            raise SettingError("terms", "few rows beyond a knot", allowed)
+    def require_told(
+        self,
+        held: Shard,
+        facts: Facts,
+        points: Mapping[str, Sequence[float]],
+        least: int,
+        cell: int,
+    ) -> None:
+        """Raise a SettingError if the server's facts would show fewer than `least` rows.
+
+        The points are those of all runs. A cell has `cell` rows at least.
+        """
+        if 0 < self.fewest_shown(held, points) < least:
+            allowed = f"splines whose knots, those of earlier runs too, have none or {least} of a "
+            allowed += "site's rows beyond them"
+            raise FewShown("terms", "few rows beyond knots", allowed)
+
+    def require_weight(  # noqa: B027 - most tasks have no such sums
+        self, held: Shard, shard: Shard, model: Mapping[str, Tensor], least: int
+    ) -> None:
+        """Raise a SettingError if a model leaves weight to few of a site's rows."""
 
     def raw(self, site: Site, signature: Any) -> Shard:
         """Return what a site holds, before a network makes features of it."""

@@ -34,6 +34,9 @@ ClientMetrics = Mapping[str, Any]
 LEAST = "min-cell"
 """The entry of a question, set at the site, with the fewest rows of a cell that it tells."""
 
+SHOWN = "least-shown"
+"""Such an entry with the fewest rows that its answers may show alone."""
+
 
 class Signature(Protocol):
     """The layout that all sites must share, hashable; the server sends it with every message."""

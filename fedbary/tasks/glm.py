@@ -13,7 +13,6 @@ is a linear combination of others is refused by name.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 import re
@@ -45,16 +44,19 @@ from fedbary.data.tables import (
 from fedbary.data.terms import Design, Factor, Term, parse, require_columns
 from fedbary.errors import CellError, SettingError
 from fedbary.figures.sheet import BLUE
-from fedbary.inference._head import Profiled
+from fedbary.inference._head import Profiled, row_weights
 from fedbary.inference._integrated import Integrated, Intercepts
 from fedbary.methods import Reply, Server, method_of
+from fedbary.methods._curvature import last_layer, matrix
 from fedbary.methods._expanded import Claim
 from fedbary.methods.newton import Newton, vector_of
 from fedbary.methods.pvi import PVI
 from fedbary.parts.parameters import Count, NameList, Positive
 from fedbary.predictive import Forecast, Prediction, Predictive
 from fedbary.runs import schema
-from fedbary.runs.answered import Asked, fewest, in_common, kept_apart, unusual
+from fedbary.runs.answered import Asked, fewest, in_common, kept_apart
+from fedbary.runs.functions import of_all_runs
+from fedbary.runs.sent import Sent
 from fedbary.scores.metrics import evaluate
 from fedbary.settings.config import Settings
 from fedbary.settings.task_words import OfRows
@@ -63,8 +65,15 @@ from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import INTERCEPT, NUMBER, Contrasts, are_levels
 from fedbary.tasks._families import FAMILIES, Family, with_first
 from fedbary.tasks._rows import Rows
+from fedbary.tasks._shown import (
+    functions_of,
+    marks,
+    require_digits,
+    require_weight,
+    shown_by_knots,
+    stretches,
+)
 from fedbary.tasks._values import (
-    LEAST,
     Condition,
     Dialogue,
     Facts,
@@ -91,6 +100,9 @@ TOO_ALIKE = (
     "for others. missing=complete gives runs of any terms the same rows"
 )
 """What a site's own log says of them."""
+
+KNOTS = "knots of "
+"""What a site keeps of a column that splines are of."""
 
 RANK = 1e-8
 """Part of a column's variance that others may leave, at or below which it counts as none."""
@@ -352,13 +364,77 @@ class Glm(Rows):
         """Return whether an answer has sums or products of the terms' columns, or of scores."""
         return question in (_sums.MOMENTS, _sandwich.NAME) or "all-knots" in asked
 
-    def fewest_shown(self, held: Shard, facts: Facts) -> int:
-        """Return the fewest rows beyond a knot: the server sets the knots."""
-        if not len(facts["knots"]):
-            return 0
-        columns = self.design(self.signature(), facts).columns(held.x).numpy().T
-        rows = [int(mark.sum()) for column in columns for mark in unusual(column)]
+    def facts_of(self, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Facts:
+        """Return the facts of a question about the terms' columns."""
+        if "all-knots" not in asked:
+            return {}
+        return {name: torch.tensor(asked[f"all-{name}"]).double() for name in ("mean", "knots")}
+
+    def points(self, facts: Facts) -> dict[str, list[float]]:
+        """Return the knots of each column; a SettingError if they are not in order."""
+        found: dict[str, list[float]] = {}
+        if not len(facts.get("knots", ())):
+            return found
+        for factor, knots in self.design(self.signature(), facts).knots.items():
+            if not (knots.diff() > 0).all():
+                said = "a spline with knots out of order"
+                raise SettingError("terms", said, "knots that rise")
+            found.setdefault(KNOTS + factor.column, []).extend(knots.tolist())
+        return found
+
+    def fewest_shown(self, held: Shard, points: Mapping[str, Sequence[float]]) -> int:
+        """Return the fewest rows that splines show alone: the server sets the knots."""
+        features = self.signature().features
+        rows = [
+            count
+            for name in self.signature().features
+            if len(knots := points.get(KNOTS + name, ()))
+            for count in shown_by_knots(
+                held.x[:, features.index(name)].double(), torch.tensor(knots).double()
+            )
+        ]
         return min((count for count in rows if count), default=0)
+
+    def require_told(
+        self,
+        held: Shard,
+        facts: Facts,
+        points: Mapping[str, Sequence[float]],
+        least: int,
+        cell: int,
+    ) -> None:
+        """Raise a SettingError if the server's facts would show few rows."""
+        super().require_told(held, facts, points, least, cell)
+        if least and "turn" in facts:
+            self._require_digits(held.x, facts)
+
+    def _require_digits(self, x: Tensor, facts: Facts) -> None:
+        columns, centre = self.design(self.signature(), facts).columns(x), facts["centre"].double()
+        require_digits(columns, centre, facts["turn"].double().view(columns.shape[1], -1))
+
+    def require_weight(
+        self, held: Shard, shard: Shard, model: Mapping[str, Tensor], least: int
+    ) -> None:
+        """Raise a SettingError if a model leaves weight to few of a site's rows, or of a level's.
+
+        So does a point at which the probabilities of all others are 0 or 1.
+        """
+        if least:
+            require_weight(*self.weights(shard, model), self._sets(held.x), least)
+
+    def _sets(self, x: Tensor) -> np.ndarray:
+        """Return sets of rows, (N, J), in each of which many have to have weight."""
+        terms, layout = self._terms(self.signature()), self.signature()
+        return np.c_[marks(terms, layout, x), stretches(terms, layout, x)]
+
+    def weights(self, shard: Shard, model: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the weights of rows in each kind of sums, and which have a part, (N, K)."""
+        nll, names = self.loss({}), last_layer(model)
+        x = torch.cat([shard.x.double(), torch.ones(len(shard.x), len(names) - 1)], 1)
+        if isinstance(nll, Integrated):
+            nll = Profiled(nll.nll, float(model["intercepts.log_std"].double().exp()))
+        found = row_weights(nll, x @ matrix(model, names).T, shard.y)
+        return found, torch.ones_like(found, dtype=torch.bool)
 
     def shard(self, site: Site, signature: Layout) -> Shard:
         """Return a site's rows; of its own rows without those that would be known by its answers.
@@ -370,48 +446,48 @@ class Glm(Rows):
         if site.partition is not None:
             return held
         limits, columns = self.disclosure(site), held.x.shape[1]
-        least, marks = limits.min_cell, self._marks(held.x, signature)
-        found = in_common(marks, np.ones(len(marks), dtype=bool), least)
-        if limits.budget and site.state_path and found.sum() >= fewest(limits, columns):
+        shown, found = self._common(site, held.x, signature, limits.min_cell)
+        if self._remembers(site) and found.sum() >= fewest(limits, columns):
             rows = self.hashes(site)[self.load(site.data_path, signature).places]
-            asked = Asked(rows, marks, self._outcomes_of(held), columns, self.own.terms)
+            asked = Asked(rows, shown, self._outcomes_of(held), columns, self.own.terms)
             kept = kept_apart(user_path(site.state_path), asked, limits)
-            return replace(self._of_rows(held, kept.rows, least), bear=kept.bear)
-        return self._of_rows(held, np.flatnonzero(found), least)
+            return replace(self._of_rows(held, kept.rows, limits.min_cell), bear=kept.bear)
+        return self._of_rows(held, np.flatnonzero(found), limits.min_cell)
+
+    def _remembers(self, site: Site) -> bool:
+        """Return whether a site keeps which rows it has answered from."""
+        return bool(self.disclosure(site).budget and site.state_path)
+
+    def _common(
+        self, site: Site, x: Tensor, signature: Layout, least: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the marks of rows, (N, J), and which rows stay if each mark has `least`, (N,).
+
+        Functions of a column count over all runs.
+        """
+        terms = self._terms(signature)
+        earlier = functions_of(terms)
+        if self._remembers(site):
+            with of_all_runs(user_path(site.state_path), earlier) as every:
+                earlier = every
+        shown = marks(terms, signature, x, earlier)
+        return shown, in_common(shown, np.ones(len(shown), dtype=bool), least)
 
     def _outcomes_of(self, held: Shard) -> np.ndarray:
         """Return the rows of each class, (N, C); of numbers none."""
         classes = held.y.unique() if self.family.classes else held.y[:0]
         return (held.y[:, None] == classes).numpy()
 
-    def _marks(self, x: Tensor, layout: Layout) -> np.ndarray:
-        """Return which rows have each level, or other values than a column's usual one, (N, J).
-
-        So have rows in which several such are together in a term.
-        """
-        terms = self._terms(layout)
-        used = {factor.column for term in terms for factor in term}
-        parts: dict[str, list[np.ndarray]] = {}
-        widths = [max(1, len(levels)) for _, levels in layout.columns]
-        for (name, _), part in zip(layout.columns, x.split(widths, 1), strict=True):
-            own = part.numpy().T
-            if name in used:
-                parts[name] = list(own == 1) if len(own) > 1 else unusual(own[0])
-        found = [mark for part in parts.values() for mark in part]
-        for term in terms:
-            held = [parts[name] for name in dict.fromkeys(factor.column for factor in term)]
-            some = [part for part in held if part]
-            if len(some) > 1:
-                found += [np.logical_and.reduce(each) for each in itertools.product(*some)]
-        return np.stack(found, 1) if found else np.zeros((len(x), 0), dtype=bool)
-
     def _of_rows(self, held: Shard, numbers: np.ndarray, least: int) -> Shard:
         """Return some rows of a site; a SettingError if a class or event has too few."""
         kept = torch.from_numpy(numbers)
         groups = None if held.groups is None else held.groups[kept]
         held = replace(held, x=held.x[kept], y=held.y[kept], groups=groups)
+        if not len(held.y):
+            allowed = "more of each level: each row has a level, or a value, that too few have"
+            raise SettingError("rows", "none that may be told of", allowed)
         few = [count for count in self._cells(held).tolist() if 0 < count < least]
-        if few or not len(held.y):
+        if few:
             allowed = f"{least} rows or more, of each class or event, or none"
             raise SettingError("rows", f"{min(few, default=0):.0f}", allowed)
         return held
@@ -435,13 +511,11 @@ class Glm(Rows):
         notes = super().site_notes(site, signature)
         if site.partition is not None:
             return notes
-        least, table = self.disclosure(site).min_cell, self.load(site.data_path, signature)
+        limits, table = self.disclosure(site), self.load(site.data_path, signature)
         notes = (*notes, *self._of_names(table.groups))
-        marks = self._marks(table.x, signature)
-        gone = int((~in_common(marks, np.ones(len(marks), dtype=bool), least)).sum())
-        said = (
-            f"{gone} rows hold a level, or one of two values, of fewer than {least} rows: left out"
-        )
+        least = Sent().least(limits) if self._remembers(site) else limits.min_cell
+        gone = int((~self._common(site, table.x, signature, least)[1]).sum())
+        said = f"{gone} rows hold a level, or a value, of fewer than {least} rows: left out"
         notes = (*notes, said) if gone else notes
         apart = len(table.x) - gone - len(self.shard(site, signature).y)
         return (*notes, f"{apart} {TOO_ALIKE}") if apart else notes
@@ -522,9 +596,7 @@ class Glm(Rows):
         if question == _sums.NAME and "all-knots" not in asked:
             y = one_hot(shard.y, len(layout.classes)) if layout.classes else shard.y[:, None]
             return _sums.answer(torch.cat([shard.x, y], 1), asked)
-        facts = {name: torch.tensor(asked[f"all-{name}"]).double() for name in ("mean", "knots")}
-        self.require_told(shard, facts, asked.get(LEAST, 0))
-        columns = self.design(layout, facts).columns(shard.x)
+        columns = self.design(layout, self.facts_of(asked, {})).columns(shard.x)
         if question == _sums.NAME:
             return _sums.answer(columns, asked)
         if self.own.family == "gaussian":
@@ -681,7 +753,7 @@ class Glm(Rows):
             self.events(facts),
         )
         gone = [n for n, held in zip(design.names, self._alive(facts), strict=True) if not held]
-        lines = [f"no row at any site has {listed(gone)}: no coefficient"] if gone else []
+        lines = [f"no row that counts has {listed(gone)}: no coefficient"] if gone else []
         if events < FEW_EVENTS * columns:
             lines.append(f"{events:.0f} {called} for {columns} columns: intervals are too narrow")
         return (*lines, *self._equal(facts))

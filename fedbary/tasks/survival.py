@@ -19,7 +19,7 @@ import functools
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -45,6 +45,7 @@ from fedbary.tasks import _bounds, _proportional, _sums
 from fedbary.tasks._bounds import Most
 from fedbary.tasks._contrasts import Contrasts
 from fedbary.tasks._families import Family, of_counts
+from fedbary.tasks._shown import FewShown, require_weight
 from fedbary.tasks._survived import (
     CELLS,
     CURVES,
@@ -58,6 +59,7 @@ from fedbary.tasks._survived import (
     edges,
 )
 from fedbary.tasks._values import LEAST, Condition, Dialogue, Facts, Loss, Outcome, Question
+from fedbary.tasks._values import SHOWN as SHOWN_ALONE
 from fedbary.tasks.glm import Glm, OfTerms, of_terms
 from fedbary.texts import listed
 
@@ -72,6 +74,9 @@ WEIGHTS = "output.weight"
 
 SHOWN = 3
 """Terms whose tests of proportional hazards a line names, the least p first."""
+
+TIME = "cuts of time"
+"""What a site keeps of the intervals."""
 
 LOG_RANK = "log-rank"
 """The name of the question for a site's part of the log-rank tests."""
@@ -290,6 +295,57 @@ class Survival(Glm):
         groups = torch.arange(len(x)) if shard.groups is None else shard.groups
         return Shard(torch.cat([x[row], intervals], 1), y, *none, groups=groups[row])
 
+    def facts_of(self, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Facts:
+        """Return the facts of a question, cuts among them."""
+        found = {**super().facts_of(asked, tensors)}
+        if "cuts" in asked:
+            found["cuts"] = self._cuts(asked)
+        elif "cuts" in tensors:
+            found["cuts"] = tensors["cuts"].double()
+        return found
+
+    def points(self, facts: Facts) -> dict[str, list[float]]:
+        """Return also the cuts between intervals of time; a SettingError if they fall."""
+        cuts = facts.get("cuts", torch.zeros(0))
+        if not (cuts.diff() >= 0).all():
+            raise SettingError("intervals", "cuts out of order", "cuts that rise")
+        return {**super().points(facts), TIME: cuts.tolist()}
+
+    def require_told(
+        self,
+        held: Shard,
+        facts: Facts,
+        points: Mapping[str, Sequence[float]],
+        least: int,
+        cell: int,
+    ) -> None:
+        """Raise a SettingError also if few rows, fewer than `cell`, end between two cuts.
+
+        The server sets these. Sums of one interval differ from those of the next by such rows.
+        """
+        super().require_told(held, facts, points, least, cell)
+        cuts = torch.tensor(points.get(TIME, ())).double()
+        ends = torch.bucketize(held.y.double(), cuts).bincount().tolist() if len(cuts) else []
+        if any(0 < count < cell for count in ends):
+            allowed = f"cuts, those of earlier runs among them, between which none or {cell} of a "
+            allowed += "site's rows end; perhaps fewer intervals"
+            raise FewShown("intervals", "few rows between cuts", allowed)
+
+    def weights(self, shard: Shard, model: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the weights of rows: of each interval's parts, or hazards until a row's time."""
+        if self.own.family == "cox":
+            found = expected(shard.x.double() @ model[WEIGHTS][0].double(), *shard.y.T)[:, None]
+            return found, torch.ones_like(found, dtype=torch.bool)
+        of_parts, _ = super().weights(shard, model)
+        ones = shard.x[:, shard.x.shape[1] - self.baselines :]
+        place = torch.cat([ones, 1 - ones.sum(1, keepdim=True)], 1).argmax(1)
+        assert shard.groups is not None
+        row = shard.groups.unique(return_inverse=True)[1]
+        weights = torch.zeros(int(row.max()) + 1, self.intervals, dtype=torch.float64)
+        there = torch.zeros_like(weights, dtype=torch.bool)
+        weights[row, place], there[row, place] = of_parts[:, 0], True
+        return weights, there
+
     def answer(
         self, question: str, shard: Shard, asked: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> dict[str, Any]:
@@ -329,18 +385,25 @@ class Survival(Glm):
         facts: Mapping[str, Tensor],
     ) -> dict[str, Any]:
         """Answer with what rows tell of a model, `WEIGHTS` among the facts."""
-        least = int(asked[LEAST])
+        least, shown = int(asked[LEAST]), int(asked.get(SHOWN_ALONE, 0))
         if question == CURVES:
             cuts = self._cuts(asked)
             names = self.signature().features
             levels = [names.index(level) for level in self.levels(self.signature())]
             groups = torch.cat([torch.ones_like(x[:, :1]), x[:, levels]], 1)
             return answer_curves(*parts(time, event, cuts), groups, least)
+        if shown:
+            self._require_digits(x, facts)
         weights, taken = facts[WEIGHTS][0].double(), self.taken(x, facts)
         held = self.hazards(weights, taken, facts, float(asked["at"]) if "at" in asked else None)
         if question == PAIRS:
             return answer_pairs(held.predictor, time, event)
         if question == _proportional.NAME:
+            if shown:
+                found = expected(held.predictor, time, event)[:, None]
+                require_weight(
+                    found, torch.ones_like(found, dtype=torch.bool), self._sets(x), shown
+                )
             return _proportional.answer(taken, held.predictor, time, event)
         assert held.risk is not None
         until, happened = time.clamp_max(held.at), event * (time <= held.at)
@@ -413,7 +476,7 @@ class Survival(Glm):
         at = torch.arange(1, number).double() / number
         cuts = torch.zeros(0, dtype=torch.float64)
         if number > 1:
-            found = yield from _sums.ask_quantiles(sums, at, [0] * (number - 1), of_times)
+            found = yield from _sums.ask_quantiles(sums, at, [0] * (number - 1), of_times, 2)
             cuts = torch.tensor([float(f"{cut:.4g}") for cut in found.sort().values.tolist()])
             cuts = cuts.double()
         totals = yield from self._ask_intervals(cuts)
@@ -697,6 +760,18 @@ def log_rank(time: Tensor, event: Tensor, groups: Tensor) -> tuple[Tensor, Tenso
     apart = (held * happened[:, None]).sum(0) - (events[:, None] * share).sum(0)
     scale = events * (n - events) / (n - 1).clamp_min(1)
     return apart, torch.diag((scale[:, None] * share).sum(0)) - (scale[:, None] * share).T @ share
+
+
+def expected(predictor: Tensor, time: Tensor, event: Tensor) -> Tensor:
+    """Return the events that Cox's model expects of each row until its time, (N,)."""
+    order = time.argsort(descending=True)
+    hazard, happened = (predictor[order] - predictor.max()).exp(), event[order].double()
+    _, place, sizes = time[order].unique_consecutive(return_inverse=True, return_counts=True)
+    events = torch.zeros(len(sizes), dtype=torch.float64).index_add(0, place, happened)
+    rates = events / hazard.cumsum(0)[sizes.cumsum(0) - 1]
+    found = torch.empty_like(hazard)
+    found[order] = hazard * rates.flip(0).cumsum(0).flip(0)[place]
+    return found
 
 
 def joined_cuts(cuts: Tensor, events: Tensor) -> list[float]:

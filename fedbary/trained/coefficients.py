@@ -469,7 +469,8 @@ class Coefficients:
             random, sites = np.full_like(both, np.nan), np.zeros((0, 2, both.shape[1]))
             if self.factors.sites:
                 random = np.array([by[f"HK {low}"], by[f"HK {high}"]])
-                random[:, ~((by["p differ"] < DIFFER) | whole)] = np.nan
+                differ = (lines["p differ"] < DIFFER).to_numpy()[slopes]  # p has no unit
+                random[:, ~(differ | whole)] = np.nan
                 sites = np.array([[by[site], by[f"{site} std"]] for site in known])
                 sites = sites.reshape(-1, 2, both.shape[1])
             panels[str(outcome)] = Forest(by["estimate"], both, random, sites)

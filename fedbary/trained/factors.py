@@ -34,6 +34,8 @@ from fedbary.methods.newton import (
     seen_from,
 )
 from fedbary.methods.pvi import PVI
+from fedbary.runs.location import RECORD
+from fedbary.runs.record import read_record
 from fedbary.runs.resume import rounds_before, sound_checkpoint
 from fedbary.runs.schema import CLIENTS, REFUSED, ROUND, SETTLED, UNANSWERED, UNASKED, unshared
 from fedbary.settings.config import Settings
@@ -117,6 +119,7 @@ def coefficients(trained: Trained, level: float, anyway: bool) -> Coefficients:
             factors = of_laplace(method, model, state, contrasts, seen)
         notes += _unsettled(trained, factors, state, anyway)
         notes += _absent(trained.rounds)
+        notes += _left_out(trained)
         factors = with_sandwich(trained, factors, seen, anyway)
         words += f"; {factors.sandwich.words}" if factors.sandwich else ""
     factors = replace(factors, unshared=frozenset(unshared(trained.rounds)))
@@ -419,6 +422,18 @@ def _absent(rounds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield from (f"Refused in the last round: {why}" for why in rounds[-1].get(REFUSED, ()))
 
 
+def _left_out(trained: Trained) -> Iterator[str]:
+    """Yield a line on nodes whose data did not fit, if fewer sites have answered than are meant."""
+    file = trained.folder / RECORD
+    if len(_seen(trained.rounds)) >= trained.settings.clients or not file.exists():
+        return
+    events, _ = read_record(file)
+    admitted = {event["node"] for event in events if "site" in event}
+    left = {event["node"]: event["reason"] for event in events if event["event"] == "left out"}
+    if said := [f"node {n} ({why})" for n, why in left.items() if n not in admitted]:
+        yield f"Left out, so that their rows do not count: {'; '.join(said)}"
+
+
 def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]:
     """Yield lines on how sites differ, on what the prior holds, on few events."""
     (low, high), held = (f"HK {end}" for end in ends(level)), factors.contrasts
@@ -428,10 +443,14 @@ def _cautions(factors: Factors, table: DataFrame, level: float) -> Iterator[str]
     ]
     table = table.assign(name=names)
     if factors.sites and len(differ := table[table["p differ"] < DIFFER]):
-        shown = [f"{r['name']} {r[low]:.4g} to {r[high]:.4g}" for _, r in differ.iterrows()]
+        shown = [
+            f"{r['name']} {r[low]:.4g} to {r[high]:.4g}" if r[low] == r[low] else
+            f"{r['name']} (none, as a site's own estimate is too far from the common one)"
+            for _, r in differ.iterrows()
+        ]  # fmt: skip
         yield (
             f"Sites differ (p differ below {DIFFER}). Take the Hartung-Knapp interval for "
-            f"{listed(shown, '; ')}"
+            f"{'; '.join(shown)}"
         )
     p, most = factors.score()
     if p < DIFFER:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedbary.figures.document import Document
 from fedbary.figures.sheet import COLORS, literal, open_frame, sheet
-from fedbary.tasks._look.dialogue import Look
+from fedbary.tasks._look.dialogue import TWO_VALUED, Look
 from fedbary.tasks._look.findings import findings
 from fedbary.tasks._look.rules import LEAST, LEVELS, RARE, SOME
 from fedbary.texts import listed
@@ -203,7 +203,12 @@ def _picture(look: Look, shown: Sequence[str]) -> Figure:
 
 
 def _is_drawn(look: Look, name: str) -> bool:
-    return look.is_coded(name) or bool(np.isfinite(look.quantiles(name, [0.5]))[0])
+    place = look.names.index(name)
+    wide = (
+        len(cells[place].edges) > (look.seen(site, name) >= TWO_VALUED)
+        for site, cells in look.cells.items()
+    )
+    return look.is_coded(name) or any(wide)
 
 
 def _draw_numbers(frame: Axes, look: Look, name: str, colours: dict[str, str]) -> None:

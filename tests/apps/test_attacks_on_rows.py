@@ -4,18 +4,22 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from runs_of import INLINE
 from scipy.optimize import least_squares
 from scipy.special import expit
 from scipy.stats import binom
 
 from fedbary import client_app
+from fedbary.data.layout import Layout
 from fedbary.data.sites import Limits
-from fedbary.runs.answered import in_common, unusual
+from fedbary.data.terms import parse
+from fedbary.runs.answered import in_common
 from fedbary.runs.sent import Sent
 from fedbary.server_app import run
 from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.settings.config import resolve
+from fedbary.tasks._shown import marks
 
 COLUMNS, WIDTH = 3, 4
 SLOPES = np.array([0.8, -0.5, 0.3, 0.2])
@@ -152,21 +156,26 @@ def test_under_the_default_limits_no_row_is_found(rows, numbers):
         assert share_found(rows, picked(rows, rounds), starts=5) == 0
 
 
-def test_a_patient_at_a_rare_level_is_read_off_a_curvature_unless_the_site_leaves_it_out():
-    x, y = site(40)
-    level = np.zeros(40)
-    level[7] = 1
-    at = np.array([0.1, 0.2, -0.3, 0.4, 0.5])
+@pytest.mark.parametrize("powers", [1, 2, 3])
+def test_a_patient_at_a_rare_value_is_read_off_a_curvature_unless_the_site_leaves_it_out(powers):
+    """Powers of a column combine to one that is 0 at all values but the patient's."""
+    (x, _), held = site(40), np.arange(40) % powers
+    held[7] = powers
+    whole = np.c_[x, *(held**k for k in range(1, powers + 1))]
+    alone = np.zeros(WIDTH + powers)
+    alone[COLUMNS:] = np.polynomial.Polynomial.fromroots(range(powers)).coef
 
     def last(x):
-        p = expit(x @ at)
-        return ((x * (p * (1 - p))[:, None]).T @ x)[-1]
+        p = expit(x @ np.linspace(-0.3, 0.3, x.shape[1]))
+        return (x * (p * (1 - p))[:, None]).T @ x @ alone
 
-    whole = np.c_[x, level]
     seen = last(whole)
-    assert np.allclose(seen[:COLUMNS] / seen[-1], x[7, :COLUMNS])
-    kept = in_common(np.stack(unusual(level), 1), np.ones(40, dtype=bool), Limits().min_cell)
-    assert not kept[7] and kept.sum() == 39 and not last(whole[kept]).any()
+    assert np.allclose(seen[:COLUMNS] / seen[COLUMNS], x[7, :COLUMNS])
+    layout = Layout((*((name, ()) for name in "abc"), ("held", ())), ("n", "y"))
+    terms = parse(" ".join(["a b c", "held", *(f"held^{k}" for k in range(2, powers + 1))]))
+    shown = marks(terms, layout, torch.tensor(np.c_[x[:, :COLUMNS], held]))
+    kept = in_common(shown, np.ones(40, dtype=bool), Limits().min_cell)
+    assert not kept[7] and kept.sum() == 39 and np.abs(last(whole[kept])).max() < 1e-9
 
 
 def told_of_level(x, y, points):

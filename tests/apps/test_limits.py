@@ -103,7 +103,7 @@ def test_a_run_whose_sites_have_all_told_enough_ends_with_the_reason(nodes, tmp_
     for each in nodes:
         budget = 0.7 * sent["a"] / (ROWS * (COLUMNS + 1))
         each |= {"budget": budget, "state-path": f"{tmp_path}/new {each['name']}"}
-    with pytest.raises(RunError, match="has told as much of its rows as its budget allows"):
+    with pytest.raises(RunError, match="as its budget allows; a larger budget=.* above 3$"):
         federate(nodes, tmp_path, rounds=20)
 
 
@@ -228,16 +228,19 @@ def test_a_site_fits_without_its_rare_levels(nodes, tmp_path):
     assert same(*posteriors)
 
 
-def test_rows_of_a_rare_pair_of_levels_are_left_out_if_a_term_is_of_both(tmp_path):
-    """The column of such a product is 0 in all other rows, so that a curvature shows the row."""
+def test_rows_that_terms_show_alone_are_left_out(tmp_path):
+    """A product's column is 0 but at a pair of levels, powers combine to 0 but at one value."""
     table = pd.DataFrame({"sex": [*"fm"] * 60, "stage": [*"aabb"] * 30, "old": [0, 1, 1, 0] * 30})
     table["u"], table["ill"] = np.random.default_rng(0).normal(size=120), [*"nny"] * 40
+    table["dose"] = [0, 1, 1, 0] * 29 + [0, 2, 1, 2]
     table.to_csv(tmp_path / "server.csv", index=False)
     table.loc[(table.sex == "m") & (table.stage == "b"), "stage"] = "a"
     table.loc[[3, 7], "stage"] = "b"
     table.to_csv(tmp_path / "site.csv", index=False)
     site = site_from({"data-path": f"{tmp_path}/site.csv"})
-    for terms, gone in (("sex stage u", 0), ("sex sex:stage", 2), ("sex:stage:u", 2), ("sex:u", 0)):
+    pairs = ("sex stage u", 0), ("sex sex:stage", 2), ("sex:stage:u", 2), ("sex:u", 0)
+    values = ("dose u", 0), ("dose dose^2", 2), ("u spline(dose,3)", 2), ("sex:dose dose^2:u", 2)
+    for terms, gone in (*pairs, *values):
         words = {"task": "glm", "target": "ill", "terms": terms}
         task = task_of(resolve({**words, "dataset": f"{tmp_path}/server.csv"}))
         assert len(task.shard(site, task.signature()).y) == 120 - gone
@@ -262,17 +265,23 @@ def test_a_rare_level_bounds_the_answers_of_all_runs_and_a_rarer_one_is_left_out
     task = task_of(resolve({**LAPLACE, "dataset": f"{tmp_path}/server.csv", **words}))
     kept = [len(task.shard(site_from(each), task.signature()).y) for each in nodes]
     assert kept == [rows, rows, rows - 9]
+    (said,) = [
+        note
+        for note in task.site_notes(site_from(nodes[2]), task.signature())
+        if "left out" in note
+    ]
+    assert said == "9 rows hold a level, or a value, of fewer than 14 rows: left out"
 
 
 def test_a_knot_with_few_rows_of_a_site_beyond_it_is_answered_by_nobody(nodes, tmp_path):
     """The column of a spline is 0 up to its knot, so that a server could set it below one row."""
     table = pd.read_csv(tmp_path / "a.csv")
-    table["u"] = table["u"].clip(upper=np.sort(table["u"])[-100])
+    table["u"] = table["u"].clip(upper=np.sort(table["u"])[-130])  # not a knot
     table.loc[:2, "u"] = [2.0, 2.1, 2.2]
     table.to_csv(tmp_path / "a.csv", index=False)
     nodes = [{**each, "budget": 9.0} for each in nodes]
     lines, _, errors = federate(nodes, tmp_path, task="glm", terms="spline(u,5) v", rounds=2)
-    assert all("beyond each knot" in text for text in errors) and errors
+    assert all("rows beyond them" in text for text in errors) and errors
     assert lines[-1]["admitted"] == 2
 
 
@@ -310,6 +319,36 @@ def test_own_estimates_are_shown_of_sites_that_share_them_alone(nodes, tmp_path)
     nodes.pop()
     two = found("a").table
     assert two["without a"].isna().all() and not two["without b"].isna().all()
+
+
+def test_sites_of_usual_size_bear_the_usual_intervals_of_time(tmp_path):
+    """Questions for the cuts leave them answers: else a table of all were one of the largest."""
+    draw, nodes = np.random.default_rng(0), []
+    for name, rows in (("server", 300), ("a", 500), ("b", 350), ("c", 250)):
+        age, drug = draw.normal(60, 9, rows).round(), draw.choice([*"xyz"], rows)
+        ends, leaves = draw.exponential(300, rows), draw.uniform(30, 700, rows)
+        table = pd.DataFrame({"age": age, "sex": draw.choice([*"fm"], rows), "drug": drug})
+        table = table.assign(days=np.ceil(np.minimum(ends, leaves)), died=(ends <= leaves) * 1)
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+        nodes.append({"data-path": f"{tmp_path}/{name}.csv", "name": name})
+        nodes[-1]["state-path"] = f"{tmp_path}/of {name}"
+    words = {"task": "survival", "target": "days", "event": "died", "rounds": 20}
+    federate(nodes[1:], tmp_path, **words)
+    found = fedbary.load(tmp_path / "run 0").coefficients()
+    assert found.title.startswith("PVI, 1100 rows of 3 sites")
+
+
+def test_the_table_names_a_site_whose_data_did_not_fit(nodes, tmp_path):
+    for _ in range(2):
+        federate(nodes, tmp_path, task="glm", terms="u v", rounds=3)
+        table = pd.read_csv(tmp_path / "c.csv").rename(columns={"v": "V"})
+        table.to_csv(tmp_path / "c.csv", index=False)
+    whole, partly = (
+        fedbary.load(tmp_path / f"run {k}").coefficients(anyway=True).notes for k in (0, 1)
+    )
+    (said,) = [line for line in partly if line.startswith("Left out")]
+    assert "node 4" in said and "missing: v" in said
+    assert not any(line.startswith("Left out") for line in whole)
 
 
 KEYS = "min_rows", "min_cell", "max_columns", "budget"

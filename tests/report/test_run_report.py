@@ -10,6 +10,7 @@ import pytest
 
 from fedbary import client_app, load
 from fedbary.predictive.conformal import interval
+from fedbary.report.judged import LABELS, MEANINGS
 from fedbary.report.report import write_report
 from fedbary.report.run import of_sites
 from fedbary.runs.resume import sound_checkpoint
@@ -193,3 +194,8 @@ def test_the_report_of_a_glm_is_its_coefficients(tmp_path):
     assert "what goes together in these rows" in text and "one seed" not in text
     for line in table.itertuples():
         assert f"| {line.term} | per 1 | {line.estimate:.4g} \\[" in text
+
+
+def test_every_score_that_has_a_label_has_a_meaning():
+    """Without that of C the report of a survival run was not drawn."""
+    assert LABELS.keys() == MEANINGS.keys()

@@ -332,7 +332,7 @@ def test_hospitals_with_own_files_have_the_fit_of_their_rows_and_the_server_has_
     settings = settings_of(tmp_path, server, **words)
     run(InlineGrid(client_app.app, nodes, settings.model_dump()), settings, tmp_path / "run")
     first = lines(tmp_path / "run")[0]
-    assert "no row at any site has stage=IV: no coefficient" in first["cautions"]
+    assert "no row that counts has stage=IV: no coefficient" in first["cautions"]
     found = fedbary.load(tmp_path / "run").coefficients()
     held, picture = found.factors, found.picture()
     assert all("inf" not in label.get_text() for label in picture.axes[0].get_yticklabels())

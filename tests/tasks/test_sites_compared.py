@@ -35,6 +35,7 @@ def told(folder, caplog, sites, server=None, **changes):
     for name, held in sites.items():
         held.to_csv(folder / f"{name}.csv", index=False)
         nodes.append({"data-path": str(folder / f"{name}.csv"), "name": name})
+        nodes[-1]["state-path"] = str(folder / f"of {name}")
     about = {"task": "tables", "method": "LDA", "target": "out", "rounds": 1, "clients": len(sites)}
     about |= {"dataset": str(folder / "server.csv"), "evaluate_clients": 0}
     chosen = resolve({**INLINE, **about, **changes})
@@ -92,6 +93,12 @@ def test_a_site_with_the_server_s_own_rows_trains_on_its_test_rows_and_is_named(
     sites = {"north": table(1), "home": table(0).sample(frac=1, random_state=0)}
     (line,), log = told(tmp_path, caplog, sites, **about)
     assert line.startswith("home: the same data as the server's") and log.count(line) == 1
+
+
+def test_a_site_with_the_server_s_own_rows_is_not_named_where_no_row_is_tested(tmp_path, caplog):
+    sites = {"north": table(1), "home": table(0)}
+    found, log = told(tmp_path, caplog, sites, task="glm", method="PVI")
+    assert not found and not any("test rows train" in line for line in log)
 
 
 @pytest.mark.parametrize("task", ["tables", "regression"])

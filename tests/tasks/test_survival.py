@@ -177,7 +177,7 @@ def test_a_risk_s_interval_is_the_delta_method_s_and_survival_near_kaplan_meier_
     oracle = KaplanMeierFitter().fit(table.time, table.event)
     apart = curve["survival"] - oracle.survival_function_at_times(curve["time"]).to_numpy()
     assert np.abs(apart).max() < 0.003
-    ends = oracle.confidence_interval_.loc[np.floor(curve["time"])].to_numpy().T
+    ends = oracle.confidence_interval_.reindex(curve["time"], method="ffill").to_numpy().T
     assert np.abs(np.stack([curve["lower survival"], curve["upper survival"]]) - ends).max() < 0.01
     with pytest.raises(SettingError, match="above 0"):
         risks(held, rows, [0.0])

@@ -118,7 +118,7 @@ def test_hospitals_keep_to_their_limit_and_one_that_counts_years_is_named(tmp_pa
                 heard.extend(reply.content["metrics"].items())
             return reply
 
-    words = {**FLAT, "target": "time", "clients": 3}
+    words = {**FLAT, "target": "time", "clients": 3, "intervals": 3}
     settings = settings_of(tmp_path, table.sample(80, random_state=0), **words)
     server_run(Listening(client_app.app, nodes, settings.model_dump()), settings, tmp_path / "run")
     assert [name for name, _ in heard].count("risk-groups") == 3 == len(heard) / 2

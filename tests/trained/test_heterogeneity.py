@@ -8,7 +8,8 @@ import torch
 from scipy import stats
 from scipy.special import expit
 
-from fedbary.trained.coefficients import Factors, Site, tabulated
+from fedbary.trained import coefficients
+from fedbary.trained.coefficients import Coefficients, Factors, Site, tabulated
 from findings.statistics import missing
 from findings.statistics.coverage import PLAIN, SLOPES, federation
 
@@ -50,6 +51,20 @@ def test_of_sites_that_tell_alike_the_score_test_is_cochran_s(sites):
     factors = Factors(replace(PLAIN, units=units), np.eye(4), np.zeros(4), 0.0, held)
     q = (slopes**2 / np.outer(sizes, precision.diagonal())).sum(0)
     np.testing.assert_allclose(factors.p_differ, stats.chi2(sites - 1).sf(q), rtol=1e-9)
+
+
+def test_the_forest_has_the_interval_of_sites_that_differ_whatever_a_columns_unit(monkeypatch):
+    slopes = 5.0 * np.array([[1, 1, 0, 0], [-1, -1, 0, 0], [0, 0, 0, 0]])
+    held = {str(k): Site(9, np.eye(4), slope) for k, slope in enumerate(slopes)}
+    units = torch.tensor([1e-3, 1e3, 1e-3, 1e3]).double()
+    told = replace(PLAIN, units=("per 1",) * 4, columns=torch.diag(units))
+    factors = Factors(told, np.eye(4), np.zeros(4), 0.0, held, 9.0)
+    monkeypatch.setattr(coefficients, "forest", lambda names, panels, *more: panels)
+    (panel,) = Coefficients(tabulated(factors, 0.95), "", (), factors, 0.95).picture().values()
+    monkeypatch.setattr(Factors, "score", lambda self: (1.0, ""))
+    (each,) = Coefficients(tabulated(factors, 0.95), "", (), factors, 0.95).picture().values()
+    assert np.isfinite(panel.random).all()  # the score test of all terms
+    assert np.isfinite(each.random).all(0).tolist() == [True, True, False, False]
 
 
 def test_at_a_rare_level_estimates_of_sites_are_newton_steps_from_the_mode_of_all():

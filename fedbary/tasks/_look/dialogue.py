@@ -33,8 +33,9 @@ from fedbary.tasks._look.rules import (
 MOST_COLUMNS, MOST_PRODUCTS = 10_000, 2_000
 """Columns of a table that are believed, and of which products are asked: two million numbers."""
 
-TWO_VALUED = 60
-"""Rows from which on a histogram of two cells shows a column of two values."""
+TWO_VALUED, FEW = 60, 4
+"""Rows from which on a histogram of two cells shows a column of two values; of k + 1 cells, up to
+`FEW` + 1, one of as many values from k times these rows on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,13 +153,15 @@ class Look:
         """Return quantiles of a column over all sites' rows.
 
         They are those of the estimated shares of `Cells.below`, over all sites. NaN where no
-        histogram tells them, for 0 and 1, and where no site of `TWO_VALUED` rows has three cells.
+        histogram tells them, for 0 and 1, and where the largest site's shows few values: the cells
+        of the least and the largest value are open, and a tail would be seen in them.
         """
         place = self.names.index(name)
         held = [(self.seen(site, name), cells[place]) for site, cells in self.cells.items()]
         parts = [(rows, cells) for rows, cells in held if rows and cells.std > 0]
-        sharp = [len(c.edges) > (rows >= TWO_VALUED) for rows, c in parts]
-        if self.is_coded(name) or not any(sharp):
+        rows, largest = max(parts, key=lambda part: part[0], default=(0, None))
+        few = largest is None or len(largest.edges) <= min(rows // TWO_VALUED, FEW)
+        if self.is_coded(name) or few:
             return np.full(len(at), np.nan)
         ends = [c.mean + c.std * np.linspace(-5, 5, 81) for _, c in parts]
         points = np.unique(np.concatenate([*ends, *(c.edges for _, c in parts)]))
