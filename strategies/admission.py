@@ -512,7 +512,7 @@ class Admission:
         """
         if reply.has_error():
             raised = reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            return raised and "LimitReached" not in reply.error.reason
+            return raised and "LimitReached" not in (reply.error.reason or "")
         late = reply.metadata.group_id not in ("", question(MessageType.TRAIN, server_round))
         return not late and self._refusal(reply, form.like) is not None
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fedbary.errors import SettingError
 from fedbary.runs.whole import locked, write_whole
@@ -17,13 +18,14 @@ from fedbary.runs.whole import locked, write_whole
 FUNCTIONS = "functions.json"
 """The file in a site's state folder that holds them."""
 
-Asked = Mapping[str, Sequence[str | float]]
-"""Names of functions, or points where they bend, by column."""
-
 
 @contextmanager
-def of_all_runs(folder: Path, asked: Asked) -> Iterator[dict[str, list[str | float]]]:
-    """Yield what a site was asked for in all runs; it is kept unless an error ends the block."""
+def of_all_runs(folder: Path, asked: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, list[Any]]]:
+    """Yield by column what a site was asked for in all runs.
+
+    These are names of functions, or points where they bend. They are kept unless an error ends the
+    block.
+    """
     with locked(folder):
         file = folder / FUNCTIONS
         try:

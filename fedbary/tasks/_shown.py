@@ -20,7 +20,7 @@ Reference: de Boor, A Practical Guide to Splines, 1978, chapter IX (functions of
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ from fedbary.data.layout import Layout
 from fedbary.data.terms import Term
 from fedbary.errors import SettingError
 from fedbary.runs.answered import unusual
-from fedbary.runs.functions import Asked as Functions
 
 OF = "functions of "
 """What a site keeps of a column, by the column's name."""
@@ -63,7 +62,10 @@ def functions_of(terms: Sequence[Term]) -> dict[str, list[str]]:
 
 
 def marks(
-    terms: Sequence[Term], layout: Layout, x: Tensor, every: Functions | None = None
+    terms: Sequence[Term],
+    layout: Layout,
+    x: Tensor,
+    every: Mapping[str, Sequence[str]] | None = None,
 ) -> np.ndarray:
     """Return which rows (N, D) each mark has, (N, J) bool: a level, or unusual values.
 

@@ -36,6 +36,10 @@ def write(folder: Path, cells: pd.DataFrame) -> None:
     key = ["condition", "side", *SETTING]
     wide = cells[chosen].pivot_table("held_out", key, "seed", "first").reset_index()
     others = cells[~chosen].sort_values([*key, "stage", "seed"]).dropna(axis=1, how="all")
+    if "nll" in others:
+        others.loc[others["nll"].notna(), "held_out"] = None
+        scores = {name: 4 for name in ("temperature", "nll", "accuracy")}
+        others = others.round(scores)
     for name, rows in ((CHOICE, wide), (CELLS, others)):
         part = folder / f"{name}.part"
         rows.convert_dtypes().round(5).to_csv(part, index=False, compression="xz")
