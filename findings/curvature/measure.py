@@ -122,7 +122,7 @@ class Map:
         kinds = {"curvature": SideBySide, "ivon": Ivon}
         fast = words["model"] == "mlp" and words.get("rule") == "RKLB"
         kind = kinds.get(words.get("inference", "")) if fast else None
-        unused = ("batch_size",) if kind else ("batch_size", "server_lr")
+        unused = ("batch_size",) if kind else ("batch_size", "server_lr", "start")
         steps = [{n: v for n, v in step.items() if n not in unused} for step in steps]
         if kind is None:
             return Alone(words, steps)

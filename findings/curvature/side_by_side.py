@@ -27,7 +27,7 @@ class Member:
     """The steps of one of the federations, its prior's precision, and its method.
 
     `FedAvg` has means by size, `curvature` by precision; `SCAFFOLD` corrects gradients. `FedAdam`
-    takes steps of `server_lr` at the server.
+    takes steps of `server_lr` at the server. First weights are `start` times the network's.
     """
 
     lr: float
@@ -37,6 +37,7 @@ class Member:
     method: str = "FedAvg"
     weight_decay: float = 0.0
     server_lr: float = 0.0
+    start: float = 1.0
 
 
 class SideBySide:
@@ -73,6 +74,8 @@ class SideBySide:
             t.repeat(1, count, 1) if i == 0 else t.repeat(count, *[1] * (t.dim() - 1))
             for i, t in enumerate(own)
         ]
+        start = self._each("start")
+        self.weights = [w * _spread(start, i, w) for i, w in enumerate(self.weights)]
         self.controls = [[torch.zeros_like(t) for t in self.weights] for _ in self.data]
         self.moments: dict[str, Tensor] = {}
 

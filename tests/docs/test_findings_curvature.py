@@ -32,9 +32,12 @@ def flat(weights, member):
     return [hidden[:, member].t(), others[0][member], others[1][member].t(), others[2][member]]
 
 
-def test_a_federation_beside_others_is_a_run_of_its_own():
+@pytest.mark.parametrize("start", [1.0, 2.0])
+def test_a_federation_beside_others_is_a_run_of_its_own(start):
     alone = Federation(resolve(WORDS))
-    beside = SideBySide(Federation(resolve(WORDS)), [OTHER, MEMBER], 1)
+    alone.model = {n: start * t if n in NAMES else t for n, t in alone.model.items()}
+    members = [OTHER, replace(MEMBER, start=start)]
+    beside = SideBySide(Federation(resolve(WORDS)), members, 1)
     for _ in range(2):
         alone.take_round()
         beside.take_round()
