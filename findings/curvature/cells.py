@@ -21,13 +21,17 @@ def read(folder: Path) -> pd.DataFrame:
     """Return the cells of a folder, a row a federation; none if there are none."""
     found = [pd.DataFrame(columns=["condition", "stage", "side", "seed", *SETTING])]
     if (folder / CHOICE).exists():
-        wide = pd.read_csv(folder / CHOICE).fillna(USUAL)
+        wide = _filled(pd.read_csv(folder / CHOICE))
         choice = wide.melt(["condition", "side", *SETTING], None, "seed", "held_out")
         found.append(choice.dropna().astype({"seed": int}).assign(stage="choice"))
     if (folder / CELLS).exists():
         found.append(pd.read_csv(folder / CELLS))
     cells = pd.concat([each for each in found if len(each)] or found[:1], ignore_index=True)
-    return cells.reindex(columns=cells.columns.union(SETTING, sort=False)).fillna(USUAL)
+    return _filled(cells)
+
+
+def _filled(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.reindex(columns=rows.columns.union(SETTING, sort=False)).fillna(USUAL)
 
 
 def write(folder: Path, cells: pd.DataFrame) -> None:

@@ -75,11 +75,15 @@ def compared(cells: pd.DataFrame, local_epochs: Mapping[str, int] | None = None)
 
     With `local_epochs` those of some sides alone, each the best of those that have so many.
     """
-    fresh = maker.by(maker.where(cells, stage="fresh"), "condition", "side")
     counts = local_epochs or {}
     return pd.concat(
-        maker.where(own, **best(cells, condition, SETTING_OF.get(side, side), counts.get(side)))
-        for (condition, side), own in fresh.items()
+        maker.where(
+            own,
+            stage="fresh",
+            **best(here, condition, SETTING_OF.get(side, side), counts.get(side)),
+        )
+        for condition, here in maker.by(cells, "condition").items()
+        for side, own in maker.by(here, "side").items()
         if not counts or side in counts
     )
 

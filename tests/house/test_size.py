@@ -1,5 +1,6 @@
 """What an installation takes, beside PyTorch: that of a site, and that of simulations."""
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 
 from installed import closure
@@ -9,6 +10,7 @@ OF_THE_APP = {"matplotlib", "pandas", "pillow", "scikit-learn"}
 """What both apps import beside the library: `flwr run` installs the dependencies alone."""
 
 
+@cache
 def megabytes(name):
     try:
         files = distribution(name).files or []
