@@ -18,7 +18,7 @@ GIVEN, FOUND = "groups given, RKLB", "groups found, RKLB"
 
 def read(results: Path) -> pd.DataFrame:
     """Return a row a run that scores, with the step that was chosen, the rivals first."""
-    rows = pd.read_json(results / "cells.jsonl", lines=True)
+    rows = pd.read_json(results / "cells.jsonl.xz", lines=True)
     tried = rows[rows["choice"]].sort_values("nll").drop_duplicates(["stream", "method"])
     steps = tried.set_index(["stream", "method"])["lr"]
     like = zip(rows["stream"], rows["method"].replace(FOUND, GIVEN), strict=True)

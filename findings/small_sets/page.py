@@ -16,7 +16,7 @@ FAR = 5
 
 def read(results: Path) -> pd.DataFrame:
     """Return a row a cell, with the points that it is behind the linear model."""
-    cells = pd.read_json(results / "cells.jsonl", lines=True)
+    cells = pd.read_json(results / "cells.jsonl.xz", lines=True)
     deal = cells["clients"].astype(str) + " clients, α " + cells["alpha"].astype(str)
     behind = 100 * (cells["linear"] - cells["score"])
     far, said = behind > FAR - 1e-6, cells["rival"] - cells["score"] > SAID - 1e-6
