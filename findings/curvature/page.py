@@ -168,7 +168,7 @@ def picture(results: Path) -> maker.Figure:
         axes.tick_params(labelsize=7)
         maker.log_ticks(axes, (1, 2, 5, 10))
     panels[0].set_ylabel("NLL at T, curvature − FedAvg", fontsize=7)
-    panels[0].legend(frameon=False, fontsize=7, loc="lower right")
+    panels[1].legend(frameon=False, fontsize=7, loc="lower right")
     return figure
 
 
