@@ -115,14 +115,17 @@ def shown_by_knots(numbers: Tensor, knots: Tensor) -> Iterator[int]:
 
 
 def require_weight(
-    weights: Tensor, there: Tensor, sets: np.ndarray, least: int, model: str = "coefficients"
+    weights: Tensor, usual: Tensor, there: Tensor, sets: np.ndarray, least: int
 ) -> None:
     """Raise a FewShown if few rows have weight in sums over all rows, or over those of a set.
 
+    Exposures make weights unlike at any point. So half as many rows as without slopes are enough.
+
     Parameters
     ----------
-    weights, there
-        The weights of rows in each kind of sums, and whether they take part in it, (N, K).
+    weights, usual, there
+        The weights of rows in each kind of sums, those without slopes, and whether they take part
+        in it, (N, K).
     sets
         The rows of each set, (N, J) bool.
     least
@@ -130,13 +133,19 @@ def require_weight(
     """
     every = torch.from_numpy(np.c_[np.ones(len(sets), dtype=bool), sets])
     for held in every.T:
-        for column, inside in zip(weights.T, there.T, strict=True):
-            own = column[held & inside].double()
-            part = own / own.abs().max() if len(own) else own
-            size = float(part.sum() ** 2 / part.square().sum())
-            if len(own) and not size >= min(least, len(own) / PART):
+        for column, before, inside in zip(weights.T, usual.T, there.T, strict=True):
+            rows = held & inside
+            count = int(rows.sum())
+            enough = min(least, count / PART, _alike(before[rows]) / 2) if count else 0
+            if count and not _alike(column[rows]) >= enough:
                 allowed = "a point at which more of a site's rows have weight"
-                raise FewShown(model, "weight in few rows", allowed)
+                raise FewShown("coefficients", "weight in few rows", allowed)
+
+
+def _alike(weights: Tensor) -> float:
+    """Return how many equal weights count as these (N,)."""
+    part = weights.double() / weights.abs().max()
+    return float(part.sum() ** 2 / part.square().sum())
 
 
 def require_digits(columns: Tensor, centre: Tensor, turn: Tensor) -> None:

@@ -420,7 +420,9 @@ class Glm(Rows):
         So does a point at which the probabilities of all others are 0 or 1.
         """
         if least:
-            require_weight(*self.weights(shard, model), self._sets(held.x), least)
+            without = {name: torch.zeros_like(tensor) for name, tensor in model.items()}
+            usual, there = self.weights(shard, without)
+            require_weight(self.weights(shard, model)[0], usual, there, self._sets(held.x), least)
 
     def _sets(self, x: Tensor) -> np.ndarray:
         """Return sets of rows, (N, J), in each of which many have to have weight."""

@@ -335,7 +335,7 @@ class Survival(Glm):
         """Return the weights of rows: of each interval's parts, or hazards until a row's time."""
         if self.own.family == "cox":
             found = expected(shard.x.double() @ model[WEIGHTS][0].double(), *shard.y.T)[:, None]
-            return found, torch.ones_like(found, dtype=torch.bool)
+            return found, at_risk(*shard.y.T)[:, None]
         of_parts, _ = super().weights(shard, model)
         ones = shard.x[:, shard.x.shape[1] - self.baselines :]
         place = torch.cat([ones, 1 - ones.sum(1, keepdim=True)], 1).argmax(1)
@@ -400,10 +400,12 @@ class Survival(Glm):
             return answer_pairs(held.predictor, time, event)
         if question == _proportional.NAME:
             if shown:
-                found = expected(held.predictor, time, event)[:, None]
-                require_weight(
-                    found, torch.ones_like(found, dtype=torch.bool), self._sets(x), shown
+                found, usual = (
+                    expected(predictor, time, event)[:, None]
+                    for predictor in (held.predictor, torch.zeros_like(held.predictor))
                 )
+                there = at_risk(time, event)[:, None]
+                require_weight(found, usual, there, self._sets(x), shown)
             return _proportional.answer(taken, held.predictor, time, event)
         assert held.risk is not None
         until, happened = time.clamp_max(held.at), event * (time <= held.at)
@@ -760,6 +762,12 @@ def log_rank(time: Tensor, event: Tensor, groups: Tensor) -> tuple[Tensor, Tenso
     apart = (held * happened[:, None]).sum(0) - (events[:, None] * share).sum(0)
     scale = events * (n - events) / (n - 1).clamp_min(1)
     return apart, torch.diag((scale[:, None] * share).sum(0)) - (scale[:, None] * share).T @ share
+
+
+def at_risk(time: Tensor, event: Tensor) -> Tensor:
+    """Return which rows are at risk at an event, (N,); others have no part in Cox's sums."""
+    happened = time[event > 0]
+    return time >= happened.min() if len(happened) else torch.zeros_like(time, dtype=torch.bool)
 
 
 def expected(predictor: Tensor, time: Tensor, event: Tensor) -> Tensor:

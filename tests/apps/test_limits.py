@@ -394,3 +394,15 @@ def test_sites_that_may_answer_once_answer_however_few_rounds_there_are(nodes, t
     nodes[0] |= {"budget": budget, "state-path": f"{tmp_path}/new a"}
     lines, _, errors = federate(nodes, tmp_path, **words)
     assert not errors and [line["admitted"] for line in lines[1:]] == [2] * (rounds - 1) + [3]
+
+
+def test_a_site_without_events_takes_part_in_cox_s_model(nodes, tmp_path):
+    """None of its rows is at risk at an event: its sums are 0, and show nothing."""
+    draw = np.random.default_rng(4)
+    for name in ("server", "a", "b", "c"):
+        table = pd.DataFrame({"u": draw.normal(size=200), "days": draw.integers(1, 400, 200)})
+        table["died"] = 0 if name == "c" else draw.integers(0, 2, 200)
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    words = {"task": "survival", "family": "cox", "target": "days", "event": "died"}
+    lines, _, errors = federate(nodes, tmp_path, terms="u", rounds=4, **words)
+    assert not errors and lines[-1]["admitted"] == 3

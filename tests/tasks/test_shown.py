@@ -69,12 +69,12 @@ def test_weight_at_one_place_hides_no_few_rows_at_another():
         none = np.zeros((300, 0), dtype=bool)
         for held in (none, sets) if power else ():
             if held is none:
-                require_weight(p * (1 - p), there, held, 14)
+                require_weight(p * (1 - p), torch.ones_like(p), there, held, 14)
             else:
                 with pytest.raises(FewShown):
-                    require_weight(p * (1 - p), there, held, 14)
+                    require_weight(p * (1 - p), torch.ones_like(p), there, held, 14)
         mild = torch.sigmoid(x**power * (x - 1.5))
-        require_weight(mild * (1 - mild), there, sets, 14)
+        require_weight(mild * (1 - mild), torch.ones_like(mild), there, sets, 14)
 
 
 @given(st.integers(1, 40), st.integers(0, 10**6))
@@ -84,7 +84,19 @@ def test_weight_of_rows_counts_as_that_of_equal_ones(rows, seed):
     weights[:rows] = 10.0 ** -(seed % 200)
     none, there = np.zeros((60, 0), dtype=bool), torch.ones(60, 1, dtype=torch.bool)
     if rows >= 14:
-        require_weight(weights, there, none, 14)
+        require_weight(weights, torch.ones_like(weights), there, none, 14)
     else:
         with pytest.raises(FewShown):
-            require_weight(weights, there, none, 14)
+            require_weight(weights, torch.ones_like(weights), there, none, 14)
+
+
+@given(st.integers(0, 10**6))
+def test_exposures_of_all_sizes_pass_and_a_point_that_hides_most_rows_does_not(seed):
+    """What is unlike at any point is the site's own; what the server adds to it is bounded."""
+    draw = torch.Generator().manual_seed(seed)
+    x, size = torch.randn(2, 200, 1, generator=draw).double()
+    exposure = (2 * size).exp()
+    none, there = np.zeros((200, 0), dtype=bool), torch.ones(200, 1, dtype=torch.bool)
+    require_weight(exposure * (0.1 * x).exp(), exposure, there, none, 14)
+    with pytest.raises(FewShown):
+        require_weight(exposure * (300 * x).exp(), exposure, there, none, 14)
