@@ -66,9 +66,6 @@ from fedbary.parts.parameters import Positive
 from fedbary.seeds import derive_seed
 from fedbary.variational.layers import gaussian_layers
 
-_AT_ONCE = 512
-"""Examples whose outputs are found at a time."""
-
 
 @dataclass(frozen=True)
 class Parameters(PriorParameters):
@@ -130,26 +127,26 @@ def curvature(local: Local, q: Vectors) -> Tensor:
         return total
     generator = Generator().manual_seed(derive_seed(local.seed, "curvature"))
     local.model.eval()
-    roots = _random_roots(local, generator)
-    order = torch.randperm(len(local.x), generator=generator).to(local.x.device)
+    with torch.no_grad():
+        _, count = local.model(scale_pixels(local.x[:1])).shape
+    signs = torch.randint(2, (len(local.x), count), generator=generator).mul_(2).sub_(1)
+    order, signs = (
+        each.to(local.x.device)
+        for each in (torch.randperm(len(local.x), generator=generator), signs)
+    )
     q.points.attach()
     for here in order.split(local.training.batch_size):
         gradient.zero_()
-        local.model(scale_pixels(local.x[here])).backward(roots[here], inputs=means)
+        outputs = local.model(scale_pixels(local.x[here]))
+        outputs.backward(_roots(local, outputs, here, signs[here]), inputs=means)
         total.addcmul_(gradient, gradient)
     local.model.zero_grad(set_to_none=True)
     return total.div_(len(local.x))
 
 
-@torch.no_grad()
-def _random_roots(local: Local, generator: Generator) -> Tensor:
-    """Return R_i ε_i of every example, (n_k, outputs)."""
-    roots = []
-    for x, y in zip(local.x.split(_AT_ONCE), local.y.split(_AT_ONCE), strict=True):
-        outputs = local.model(scale_pixels(x))
-        hessians = output_hessians(local.nll, outputs.double(), y)
-        values, vectors = torch.linalg.eigh(hessians)
-        signs = torch.randint(2, values.shape, generator=generator).to(values).mul_(2).sub_(1)
-        scaled = values.clamp_min(0).sqrt().mul_(signs)
-        roots.append((vectors @ scaled[..., None])[..., 0].to(outputs))
-    return torch.cat(roots)
+def _roots(local: Local, outputs: Tensor, here: Tensor, signs: Tensor) -> Tensor:
+    """Return R_i ε_i of the examples of a batch, (batch, outputs)."""
+    hessians = output_hessians(local.nll, outputs.double(), local.y[here])
+    values, vectors = torch.linalg.eigh(hessians)
+    scaled = values.clamp_min(0).sqrt().mul_(signs)
+    return (vectors @ scaled[..., None])[..., 0].to(outputs)

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
-USUAL = {"batch_size": 32, "weight_decay": 1e-5, "server_lr": 0.0, "start": 1.0}
+USUAL = {
+    "batch_size": 32, "weight_decay": 1e-5, "server_lr": 0.0, "start": 1.0, "mu": 0.0,
+    "prior_std": 1.0,
+}  # fmt: skip
 """What a cell has where its table does not say it."""
 
 SETTING = ["lr", "momentum", "lr_schedule", *USUAL, "local_epochs"]

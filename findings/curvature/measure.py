@@ -20,12 +20,23 @@ from fedbary.predictive import mixture
 from fedbary.scores.metrics import fitted_temperature, nll_at_temperatures
 from fedbary.settings.config import read_yaml, resolve
 from findings import maker
-from findings.curvature.alone import Alone
 from findings.curvature.cells import USUAL, read, write
-from findings.curvature.ivon import Ivon
+from findings.curvature.convolutions import Convolutions
 from findings.curvature.page import best
+from findings.curvature.posteriors import Ivon, Variational
 from findings.curvature.side_by_side import Member, SideBySide
 from findings.truth.federation import Federation
+
+KINDS = {
+    ("mlp", "curvature"): SideBySide,
+    ("mlp", "ivon"): Ivon,
+    ("mlp", "variational"): Variational,
+    ("findings.curvature.networks:narrow", "curvature"): Convolutions,
+}
+"""What takes the rounds, by network and inference. Sides of point weights are of SideBySide."""
+
+METHODS = {"last layer": "curvature", **{m: m for m in ("curvature", "SCAFFOLD", "FedAdam")}}
+"""Sides with a method other than FedAvg's."""
 
 
 class Map:
@@ -50,7 +61,7 @@ class Map:
                     looks = [None, *self.plan["each"].get(side, ())]
                     if "setting_of" not in own:
                         self.choose(condition, side, looks)
-                    for count, seed in product(looks, self.plan["fresh"]):
+                    for count, seed in product(looks, own.get("fresh", self.plan["fresh"])):
                         self.compare(condition, side, seed, count)
 
     def choose(self, condition: str, side: str, looks: list[int | None]) -> None:
@@ -59,12 +70,13 @@ class Map:
         They stand around the best of each look: of all, or of those with so many local epochs.
         """
         own = self.plan["sides"][side]
+        seeds = own.get("choice", self.plan["choice"])
         grid = [
             {**USUAL, **step, "lr_schedule": schedule}
             for step in own.get("steps", self.plan["steps"])
             for schedule in own.get("lr_schedule", self.plan["lr_schedule"])
         ]
-        for seed, epochs in product(self.plan["choice"], own["local_epochs"]):
+        for seed, epochs in product(seeds, own["local_epochs"]):
             self.take(condition, "choice", side, seed, epochs, grid)
         near = self.cells.merge(pd.DataFrame(grid))
         for count in looks:
@@ -75,7 +87,7 @@ class Map:
                  "lr": round(centre["lr"] * change.get("lr_times", 1), 4)}
                 for change in own.get("around", self.plan.get("around", ()))
             ]  # fmt: skip
-            for seed in self.plan["choice"]:
+            for seed in seeds:
                 self.take(condition, "choice", side, seed, epochs, around)
 
     def compare(self, condition: str, side: str, seed: int, local_epochs: int | None) -> None:
@@ -115,21 +127,16 @@ class Map:
             condition, stage, side, seed, epochs, min(row["held_out"] for row in rows), flush=True
         )
 
-    def begun(
-        self, side: str, words: dict[str, Any], steps: list[dict], pooled: int
-    ) -> SideBySide | Alone:
-        """Return federations of a side that have no round yet, together where that is faster."""
-        kinds = {"curvature": SideBySide, "ivon": Ivon}
-        fast = words["model"] == "mlp" and words.get("rule") == "RKLB"
-        kind = kinds.get(words.get("inference", "")) if fast else None
-        unused = ("batch_size",) if kind else ("batch_size", "server_lr", "start")
-        steps = [{n: v for n, v in step.items() if n not in unused} for step in steps]
-        if kind is None:
-            return Alone(words, steps)
-        gaussian = side in ("curvature", "by size")
-        precision = self.plan["settings"]["prior_std"] ** -2 if gaussian else 0.0
-        method = side if side in ("curvature", "SCAFFOLD", "FedAdam") else "FedAvg"
-        members = [Member(**step, precision=precision, method=method) for step in steps]
+    def begun(self, side: str, words: dict[str, Any], steps: list[dict], pooled: int) -> SideBySide:
+        """Return federations of a side that have no round yet."""
+        kind = KINDS[words["model"], words["inference"]]
+        method = METHODS.get(side, "FedAvg")
+        gaussian = method == "curvature" or side in ("by size", "variational")
+        members = []
+        for step in steps:
+            own = {name: v for name, v in step.items() if name not in ("batch_size", "prior_std")}
+            precision = step["prior_std"] ** -2 if gaussian else 0.0
+            members.append(Member(**own, precision=precision, method=method))
         return kind(Federation(resolve(words)), members, pooled)
 
 
@@ -137,7 +144,7 @@ def _batch_size(step: dict[str, Any]) -> int:
     return int(step["batch_size"])
 
 
-def scores(runs: SideBySide | Alone, tested: bool) -> Iterator[dict[str, float]]:
+def scores(runs: SideBySide, tested: bool) -> Iterator[dict[str, float]]:
     """Yield for each federation its NLL on held-out examples, at their temperature.
 
     If it is tested, also the temperature, and NLL and accuracy on test examples.

@@ -38,20 +38,12 @@ LOOKS = {
     "two local epochs each": ("FedAvg", {"curvature": 2, "FedAvg": 2}),
 }
 """Comparisons at each place: the rival, and each side's number of local epochs if it is given."""
-OTHERS = {
-    f"{rival}, {words}": (rival, counts)
-    for rival in ("FedAdam", "SCAFFOLD")
-    for words, counts in (
-        ("tuned", {}),
-        ("one local epoch each", {"curvature": 1, rival: 1}),
-        ("two local epochs each", {"curvature": 2, rival: 2}),
-    )
-}
-"""Such comparisons with other rivals, at the places that have them."""
+OTHERS = "FedAdam", "SCAFFOLD", "FedProx", "IVON", "variational", "last layer"
+"""Other rivals at the places; `last layer` has means by curvature there alone."""
+BESIDE = {"tuned": None, "one local epoch each": 1, "two local epochs each": 2}
+"""Comparisons with them: each side's number of local epochs if it is given."""
 REACH = -0.4, 0.2
 """NLLs of the picture of places; the widest intervals pass them."""
-RIVALS_LOOKS = {"tuned": None, "one local epoch": 1, "two local epochs": 2}
-"""What each method tunes: also its number of local epochs, or not."""
 COLOURS = {"Dirichlet 0.1": maker.BLUE, "Dirichlet 0.5": maker.ORANGE, "even": maker.GREY}
 """Each condition's, in the order of the page."""
 
@@ -199,18 +191,22 @@ def leads(cells: pd.DataFrame, looks: Mapping[str, Any] = LOOKS) -> dict[str, di
 def places_tables(results: Path) -> Iterator[str]:
     """Yield curvature's lead at every place, over other rivals at some, and the scores there."""
     cells = places(results)
-    found, others, fresh = leads(cells), leads(cells, OTHERS), compared(cells)
+    found, fresh = leads(cells), compared(cells)
     rows = {
         place: [*(_marked(found[look].get(place)) for look in LOOKS), f"{tuned.pairs}"]
         for place, tuned in found["tuned, equal rounds"].items()
     }
     yield maker.cells("curvature − FedAvg, NLL at T [95 %]", [*LOOKS, "seeds"], rows)
-    beside = {
-        place: [_marked(others[look].get(place)) for look in OTHERS]
-        for place in rows
-        if any(place in named for named in others.values())
-    }
-    yield maker.cells("curvature − another, NLL at T [95 %]", [*OTHERS], beside)
+    for look, count in BESIDE.items():
+        given = {side: count for side in ("curvature", *OTHERS) if count}
+        others = leads(cells, {rival: (rival, given) for rival in OTHERS})
+        beside = {
+            place: [_marked(others[rival].get(place)) for rival in OTHERS]
+            for place in rows
+            if any(place in named for named in others.values())
+        }
+        head = f"curvature − another, NLL at T [95 %], {look}"
+        yield maker.cells(head, [*OTHERS], beside)
     scored = {
         (place, side, _setting(own.iloc[0])): own
         for place in rows
@@ -265,50 +261,6 @@ def places_picture(results: Path) -> maker.Figure:
         axes.set_xticks([-0.3, 0, 0.1])
         axes.tick_params(labelsize=7)
     return figure
-
-
-def rivals_tables(results: Path) -> Iterator[str]:
-    """Yield the scores of other methods at a place, and curvature's differences to each."""
-    cells = read(results)
-    own = read(results.parent / "places")
-    own = maker.where(own, condition=cells["condition"].iloc[0])
-    own = own[own["side"] != "FedAvg + a pass"]
-    own = own[(own["stage"] == "choice") | own["seed"].isin(cells["seed"])]
-    cells = pd.concat([own, cells])
-    cells["method"] = cells["side"].str.partition(",")[0]
-    looks = {name: _tuned(cells, count) for name, count in RIVALS_LOOKS.items()}
-    rows = {
-        (method, side, _setting(looks["tuned"][method].iloc[0])): [
-            *(maker.AT_T.show(looks[look][method]["nll"]) for look in looks),
-            SCORES[1].show(looks["tuned"][method]["accuracy"]),
-        ]
-        for method, side in ((m, runs.iloc[0]["side"]) for m, runs in looks["tuned"].items())
-    }
-    heads = [f"NLL at T, {look}" for look in looks]
-    yield maker.cells(["method", "side", "tuned"], [*heads, "Accuracy %, tuned"], rows)
-    found = {}
-    for look, methods in looks.items():
-        scored = pd.concat(runs.assign(side=method) for method, runs in methods.items())
-        pairs = [("curvature", method) for method in methods if method != "curvature"]
-        named = maker.pairs(scored, pairs, maker.AT_T)
-        found |= {f"{look}: {name}": row for name, row in named.items()}
-    yield maker.tests_table("pair", maker.AT_T, found, BOUND)
-
-
-def _tuned(cells: pd.DataFrame, local_epochs: int | None) -> dict[str, pd.DataFrame]:
-    """Return by method the fresh runs of the side and setting with the least held-out NLL.
-
-    A side is a method with a value of its own parameter: `FedProx, mu 0.1`.
-    """
-    chosen = {}
-    for method, own in maker.by(cells, "method").items():
-        tried = maker.where(own, stage="choice")
-        if local_epochs is not None:
-            tried = maker.where(tried, local_epochs=local_epochs)
-        means = tried.groupby(["side", *SETTING])["held_out"].mean()
-        setting = dict(zip(["side", *SETTING], means.idxmin(), strict=True))
-        chosen[method] = maker.where(own, stage="fresh", **setting)
-    return chosen
 
 
 def bytes_tables(results: Path) -> str:

@@ -10,8 +10,8 @@ from fedbary.aggregation import aggregate
 from fedbary.inference import curvature
 from fedbary.inference._steps import Vectors
 from fedbary.settings.config import resolve
-from findings.curvature.alone import Alone
-from findings.curvature.ivon import Ivon
+from findings.curvature.convolutions import Convolutions
+from findings.curvature.posteriors import Ivon, Variational
 from findings.curvature.side_by_side import Member, SideBySide
 from findings.truth.federation import Federation
 
@@ -25,6 +25,7 @@ WORDS = {
 MEMBER = Member(0.1, 0.5, "cosine", 4.0, weight_decay=WORDS["weight_decay"])
 OTHER = Member(0.3, 0.0, "constant")
 NAMES = [f"{layer}.{part}_mean" for layer in ("hidden", "output") for part in ("weight", "bias")]
+POINTS = ["hidden.weight", "hidden.bias", *NAMES[2:]]
 
 
 def flat(weights, member):
@@ -32,16 +33,46 @@ def flat(weights, member):
     return [hidden[:, member].t(), others[0][member], others[1][member].t(), others[2][member]]
 
 
-@pytest.mark.parametrize("start", [1.0, 2.0])
-def test_a_federation_beside_others_is_a_run_of_its_own(start):
-    alone = Federation(resolve(WORDS))
-    alone.model = {n: start * t if n in NAMES else t for n, t in alone.model.items()}
-    members = [OTHER, replace(MEMBER, start=start)]
-    beside = SideBySide(Federation(resolve(WORDS)), members, 1)
+NARROW = {"model": "findings.curvature.networks:narrow", "bayesian_layers": 3, "lr": 0.05}
+
+
+def narrow(weights, member):
+    """The tensors of one network in the order of its model."""
+    *before, linear, last = [t[member] for t in weights]
+    return [*before, linear.t(), last]
+
+
+@pytest.mark.parametrize("method", ["WB", "SCAFFOLD", "FedProx"])
+def test_convolutions_beside_others_are_a_run_of_their_own(method):
+    gaussian = {**{n: w for n, w in WORDS.items() if n != "hidden_units"}, **NARROW}
+    alone, sides = Federation(resolve(gaussian)), [OTHER, replace(MEMBER, lr=0.05)]
+    if method != "WB":
+        words = {n: w for n, w in gaussian.items() if n not in ("rule", "inference", "prior_std")}
+        own = {"mu": 0.7} if method == "FedProx" else {}
+        alone = Federation(resolve({**words, "method": method, "bayesian_layers": 0, **own}))
+        sides = [replace(each, precision=0.0, method=method, **own) for each in sides]
+    beside = Convolutions(Federation(resolve(gaussian)), sides, 1)
     for _ in range(2):
         alone.take_round()
         beside.take_round()
-    for name, found in zip(NAMES, flat(beside.weights, 1), strict=True):
+    names = [name for name in alone.model if not name.endswith("_log_var")]
+    tensors = [f"{layer}.{part}" for layer in "01347" for part in ("weight", "bias")]
+    named = {name.removesuffix("_mean"): alone.model[name] for name in names}
+    for name, found in zip(tensors, narrow(beside.weights, 1), strict=True):
+        torch.testing.assert_close(found, named[name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("start", "layers"), [(1.0, 2), (2.0, 2), (2.0, 1)])
+def test_a_federation_beside_others_is_a_run_of_its_own(start, layers):
+    words = {**WORDS, "bayesian_layers": layers}
+    alone, names = Federation(resolve(words)), NAMES if layers == 2 else POINTS
+    alone.model = {n: start * t if n in names else t for n, t in alone.model.items()}
+    members = [OTHER, replace(MEMBER, start=start)]
+    beside = SideBySide(Federation(resolve(words)), members, 1)
+    for _ in range(2):
+        alone.take_round()
+        beside.take_round()
+    for name, found in zip(names, flat(beside.weights, 1), strict=True):
         torch.testing.assert_close(found, alone.model[name], rtol=1e-4, atol=1e-5)
 
 
@@ -61,26 +92,12 @@ def test_another_method_beside_others_is_a_run_of_its_own(method):
         torch.testing.assert_close(found, point, rtol=1e-4, atol=1e-5)
 
 
-def test_federations_one_by_one_predict_as_those_side_by_side():
-    words = {name: word for name, word in WORDS.items() if name not in ("inference", "prior_std")}
-    words |= {"rule": "FedAvg", "bayesian_layers": 0}
-    names = "lr", "momentum", "lr_schedule", "weight_decay"
-    steps = [{name: getattr(each, name) for name in names} for each in (OTHER, MEMBER)]
-    alone = Alone(words, steps)
-    members = [replace(each, precision=0.0) for each in (OTHER, MEMBER)]
-    beside = SideBySide(Federation(resolve(WORDS)), members, 1)
-    for _ in range(2):
-        alone.take_round()
-        beside.take_round()
-    x = alone.federation.shards[0].x
-    found, expected = alone.logits(x), beside.logits(x).log_softmax(2)
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
-
-
-def test_ivon_beside_others_is_a_run_of_its_own():
-    gaussian = {"inference": "ivon", "rule": "RKLB", "kl_weight": 0.1, "init_log_var": -4.0}
+@pytest.mark.parametrize("rule", ["RKLB", "AALV"])
+@pytest.mark.parametrize(("kind", "inference"), [(Ivon, "ivon"), (Variational, "variational")])
+def test_a_posterior_beside_others_is_a_run_of_its_own(kind, inference, rule):
+    gaussian = {"inference": inference, "rule": rule, "kl_weight": 0.1, "init_log_var": -4.0}
     words = {**WORDS, **gaussian, "log_var_lr": 0.05}
-    alone, beside = Federation(resolve(words)), Ivon(Federation(resolve(words)), [OTHER, MEMBER], 1)
+    alone, beside = Federation(resolve(words)), kind(Federation(resolve(words)), [OTHER, MEMBER], 1)
     for _ in range(2):
         alone.take_round()
         beside.take_round()
