@@ -22,6 +22,7 @@ from fedbary.settings.config import read_yaml, resolve
 from findings import maker
 from findings.curvature.cells import USUAL, read, write
 from findings.curvature.convolutions import Convolutions
+from findings.curvature.estimates import DrawnLabels, Exact, Free, Hutchinson
 from findings.curvature.page import best
 from findings.curvature.posteriors import Ivon, Variational
 from findings.curvature.side_by_side import Member, SideBySide
@@ -35,7 +36,15 @@ KINDS = {
 }
 """What takes the rounds, by network and inference. Sides of point weights are of SideBySide."""
 
-METHODS = {"last layer": "curvature", **{m: m for m in ("curvature", "SCAFFOLD", "FedAdam")}}
+ESTIMATES = {
+    "drawn labels": DrawnLabels, "exact": Exact, "Hutchinson": Hutchinson, "free": Free,
+}  # fmt: skip
+"""Sides with curvature's steps and another estimate of it."""
+
+METHODS = {
+    **dict.fromkeys(("curvature", "last layer", *ESTIMATES), "curvature"),
+    "SCAFFOLD": "SCAFFOLD", "FedAdam": "FedAdam",
+}  # fmt: skip
 """Sides with a method other than FedAvg's."""
 
 
@@ -129,7 +138,7 @@ class Map:
 
     def begun(self, side: str, words: dict[str, Any], steps: list[dict], pooled: int) -> SideBySide:
         """Return federations of a side that have no round yet."""
-        kind = KINDS[words["model"], words["inference"]]
+        kind = ESTIMATES.get(side) or KINDS[words["model"], words["inference"]]
         method = METHODS.get(side, "FedAvg")
         gaussian = method == "curvature" or side in ("by size", "variational")
         members = []

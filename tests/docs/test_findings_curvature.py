@@ -11,6 +11,7 @@ from fedbary.inference import curvature
 from fedbary.inference._steps import Vectors
 from fedbary.settings.config import resolve
 from findings.curvature.convolutions import Convolutions
+from findings.curvature.estimates import DrawnLabels, Exact, Hutchinson
 from findings.curvature.posteriors import Ivon, Variational
 from findings.curvature.side_by_side import Member, SideBySide
 from findings.truth.federation import Federation
@@ -126,6 +127,24 @@ def test_its_curvature_is_that_of_the_local_inference():
     error = ((ours.var(0) + theirs.var(0)) / 60).sqrt()
     assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * error).all()
     assert (error < 0.1 * ours.mean(0)).all()
+
+
+def test_estimates_have_the_mean_of_the_exact_diagonal():
+    """Hutchinson's has it for the last layer, where the Hessian is the Gauss-Newton matrix."""
+    one = Federation(resolve(WORDS))
+    one.take_round()
+    exact = Exact(one, [OTHER, MEMBER], 1)
+    expected = [t.sum() for t in exact._curvature(exact.weights, exact.data[0][0], 0)]
+    for kind, places in ((SideBySide, range(4)), (DrawnLabels, range(4)), (Hutchinson, (2, 3))):
+        beside = kind(one, [OTHER, MEMBER], 1)
+        estimate = beside.diagonal if kind is Hutchinson else beside._curvature
+        x = beside.data[0][0]
+        drawn = [[t.sum() for t in estimate(beside.weights, x, seed)] for seed in range(200)]
+        drawn = torch.tensor(drawn)
+        error = drawn.std(0) / len(drawn) ** 0.5
+        for i in places:
+            assert abs(drawn[:, i].mean() - expected[i]) < 5 * error[i]
+            assert kind is Hutchinson or error[i] < 0.1 * expected[i]
 
 
 class Kept(SideBySide):
