@@ -70,8 +70,13 @@ class Map:
                     looks = [None, *self.plan["each"].get(side, ())]
                     if "setting_of" not in own:
                         self.choose(condition, side, looks)
-                    for count, seed in product(looks, own.get("fresh", self.plan["fresh"])):
+                    for count, seed in product(looks, self.seeds("fresh", condition, side)):
                         self.compare(condition, side, seed, count)
+
+    def seeds(self, stage: str, condition: str, side: str) -> list[int]:
+        """Return the seeds of a stage: a side's own, a condition's own, or the plan's."""
+        places = self.plan["sides"][side], self.plan.get("seeds", {}).get(condition, {}), self.plan
+        return next(place[stage] for place in places if stage in place)
 
     def choose(self, condition: str, side: str, looks: list[int | None]) -> None:
         """Measure a side's grid at the seeds of the choice, then settings around the best of it.
@@ -79,7 +84,7 @@ class Map:
         They stand around the best of each look: of all, or of those with so many local epochs.
         """
         own = self.plan["sides"][side]
-        seeds = own.get("choice", self.plan["choice"])
+        seeds = self.seeds("choice", condition, side)
         grid = [
             {**USUAL, **step, "lr_schedule": schedule}
             for step in own.get("steps", self.plan["steps"])
@@ -144,7 +149,7 @@ class Map:
         members = []
         for step in steps:
             own = {name: v for name, v in step.items() if name not in ("batch_size", "prior_std")}
-            precision = step["prior_std"] ** -2 if gaussian else 0.0
+            precision = float(step["prior_std"]) ** -2 if gaussian else 0.0
             members.append(Member(**own, precision=precision, method=method))
         return kind(Federation(resolve(words)), members, pooled)
 

@@ -1,6 +1,6 @@
 """Means by curvature: the tables and the pictures of docs/results/curvature.md."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,12 @@ GRID = 0.02, 0.05, 0.1, 0.2
 """The step sizes of the grid."""
 EQUAL = (("at equal local epochs", "FedAvg", 0), ("at equal passes", "FedAvg + a pass", 1))
 """Comparisons at each number of local epochs: the rival, and how many it has more."""
-SETTING_OF = {"by size": "curvature"}
+ESTIMATES = "drawn labels", "exact", "Hutchinson", "free"
+"""Sides with curvature's setting and another estimate of it."""
+SETTING_OF = dict.fromkeys(("by size", *ESTIMATES), "curvature")
+"""Sides with the setting of another."""
+APART = "FedAvg", "curvature", "IVON by size", "IVON"
+"""Plain steps and steps by precision, each with means by size and by precision."""
 BOUND = 0.01
 """The bound of equivalence, in nats."""
 LOOKS = {
@@ -188,6 +193,29 @@ def leads(cells: pd.DataFrame, looks: Mapping[str, Any] = LOOKS) -> dict[str, di
     return found
 
 
+def beside(cells: pd.DataFrame, rivals: Sequence[str], count: int | None) -> dict[str, list[str]]:
+    """Return the words of curvature's differences to rivals, by place where there are any.
+
+    All have so many local epochs, or each its own.
+    """
+    given = {side: count for side in ("curvature", *rivals) if count}
+    found = leads(cells, {rival: (rival, given) for rival in rivals})
+    return {
+        place: [_marked(found[rival].get(place)) for rival in rivals]
+        for place in maker.by(cells, "condition")
+        if any(place in named for named in found.values())
+    }
+
+
+def estimates_tables(results: Path) -> str:
+    """Return curvature's differences to the same steps with other estimates of it."""
+    cells = read(results)
+    looks = {look: beside(cells, ESTIMATES, count) for look, count in BESIDE.items()}
+    rows = {(place, look): looks[look][place] for place in COLOURS for look in BESIDE}
+    head = ["curvature − another estimate, NLL at T [95 %]", "local epochs"]
+    return maker.cells(head, [*ESTIMATES], rows)
+
+
 def places_tables(results: Path) -> Iterator[str]:
     """Yield curvature's lead at every place, over other rivals at some, and the scores there."""
     cells = places(results)
@@ -198,15 +226,10 @@ def places_tables(results: Path) -> Iterator[str]:
     }
     yield maker.cells("curvature − FedAvg, NLL at T [95 %]", [*LOOKS, "seeds"], rows)
     for look, count in BESIDE.items():
-        given = {side: count for side in ("curvature", *OTHERS) if count}
-        others = leads(cells, {rival: (rival, given) for rival in OTHERS})
-        beside = {
-            place: [_marked(others[rival].get(place)) for rival in OTHERS]
-            for place in rows
-            if any(place in named for named in others.values())
-        }
+        others = beside(cells, OTHERS, count)
+        own = {place: others[place] for place in rows if place in others}
         head = f"curvature − another, NLL at T [95 %], {look}"
-        yield maker.cells(head, [*OTHERS], beside)
+        yield maker.cells(head, [*OTHERS], own)
     scored = {
         (place, side, _setting(own.iloc[0])): own
         for place in rows
@@ -217,13 +240,18 @@ def places_tables(results: Path) -> Iterator[str]:
 
 
 def places_facts(results: Path) -> Iterator[float]:
-    """Yield what the grid alone says, with its one batch size and decay.
+    """Yield the NLLs of steps and means taken apart, and what the grid alone says.
 
-    The least held-out NLL with fifty clients at ten and at twenty local epochs; the lead on
-    pretrained features by the settings that the first two seeds choose; on digits the lead and
-    FedAvg's NLL after one local epoch.
+    The grid has one batch size and decay. The least held-out NLL with fifty clients at ten and at
+    twenty local epochs; the lead on pretrained features by the settings that the first two seeds
+    choose; on digits the lead and FedAvg's NLL after one local epoch.
     """
     cells = read(results)
+    own = maker.where(cells, condition="digits, Dirichlet 0.5")
+    own = own[(own["stage"] == "choice") | own["seed"].between(10, 19)]
+    for counts in (dict.fromkeys(APART, 1), {}):
+        rows = compared(own, counts)
+        yield from (maker.where(rows, side=side)["nll"].mean() for side in APART)
     cells = maker.where(cells[cells["lr"].isin(GRID)], **USUAL)
     own = maker.where(cells, condition="50 clients, Dirichlet 0.5")
     for side in ("FedAvg", "curvature"):
