@@ -23,7 +23,6 @@ Weights = list[Tensor]
 """The tensors of M networks. A perceptron's are hidden weights (inputs, M, units), biases
 (M, units), and (M, units, classes), (M, classes)."""
 
-
 _AT_ONCE = 1000
 """Examples whose outputs are found at a time."""
 
@@ -33,8 +32,8 @@ class Member:
     """The steps of one of the federations, its prior's precision, and its method.
 
     `FedAvg` has means by size, `curvature` by precision; `SCAFFOLD` corrects gradients. `FedAdam`
-    takes steps of `server_lr` at the server. `FedProx` pulls to the global weights by `mu`. First
-    weights are `start` times the network's, but for those of normalisation.
+    takes steps of `server_lr` at the server. `mu` pulls to the global weights, as FedProx does.
+    First weights are `start` times the network's, but for those of normalisation.
     """
 
     lr: float
