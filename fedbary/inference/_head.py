@@ -235,9 +235,11 @@ def slopes_and_hessians(
     with torch.enable_grad():
         loss = nll(outputs, y) * len(outputs)
         (pull,) = torch.autograd.grad(loss, outputs, create_graph=True)
-        each = torch.eye(outputs.shape[1]).to(outputs)[:, None].expand(-1, *outputs.shape)
-        (rows,) = torch.autograd.grad(pull, outputs, each, is_grads_batched=True)
-    return pull.detach(), rows.transpose(0, 1)
+        rows = [
+            torch.autograd.grad(each.sum(), outputs, retain_graph=True)[0]
+            for each in pull.unbind(1)
+        ]
+    return pull.detach(), torch.stack(rows, 1)
 
 
 def row_scores(
