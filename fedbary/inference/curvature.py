@@ -57,6 +57,7 @@ from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from fedbary.data.batches import scale_pixels
 from fedbary.inference import Local, PriorParameters
@@ -129,23 +130,29 @@ def curvature(local: Local, q: Vectors) -> Tensor:
     local.model.eval()
     with torch.no_grad():
         _, count = local.model(scale_pixels(local.x[:1])).shape
+    order = torch.randperm(len(local.x), generator=generator)
     signs = torch.randint(2, (len(local.x), count), generator=generator).mul_(2).sub_(1)
-    order, signs = (
-        each.to(local.x.device)
-        for each in (torch.randperm(len(local.x), generator=generator), signs)
-    )
+    batches = (each.to(local.x.device).split(local.training.batch_size) for each in (order, signs))
     q.points.attach()
-    for here in order.split(local.training.batch_size):
+    for here, drawn in zip(*batches, strict=True):
         gradient.zero_()
         outputs = local.model(scale_pixels(local.x[here]))
-        outputs.backward(_roots(local, outputs, here, signs[here]), inputs=means)
+        outputs.backward(_roots(local, outputs, here, drawn), inputs=means)
         total.addcmul_(gradient, gradient)
     local.model.zero_grad(set_to_none=True)
     return total.div_(len(local.x))
 
 
 def _roots(local: Local, outputs: Tensor, here: Tensor, signs: Tensor) -> Tensor:
-    """Return R_i ε_i of the examples of a batch, (batch, outputs)."""
+    """Return R_i ε_i of the examples of a batch, (batch, outputs).
+
+    A softmax has R = diag(√p) − p √pᵀ. Other losses have the eigenvectors of H_i, times the roots
+    of its eigenvalues.
+    """
+    if local.nll is cross_entropy:
+        p = outputs.detach().double().softmax(1)
+        scaled = p.sqrt() * signs
+        return scaled.sub_(p * scaled.sum(1, keepdim=True)).to(outputs)
     hessians = output_hessians(local.nll, outputs.double(), local.y[here])
     values, vectors = torch.linalg.eigh(hessians)
     scaled = values.clamp_min(0).sqrt().mul_(signs)

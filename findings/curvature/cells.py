@@ -41,7 +41,7 @@ def write(folder: Path, cells: pd.DataFrame) -> None:
     """Write the cells of a folder; an interruption loses none."""
     chosen = cells["stage"] == "choice"
     key = ["condition", "side", *SETTING]
-    wide = cells[chosen].pivot_table("held_out", key, "seed", "first").reset_index()
+    wide = cells[chosen].pivot_table("held_out", key, "seed", "first").round(4).reset_index()
     others = cells[~chosen].sort_values([*key, "stage", "seed"]).dropna(axis=1, how="all")
     if "nll" in others:
         others.loc[others["nll"].notna(), "held_out"] = None
