@@ -85,7 +85,7 @@ DPI = 110
 SHRINKS = 520
 """Pixels up to which a picture shrinks to a telephone's width: its letters stay legible."""
 
-COLOURS = 64
+COLOURS = 48
 """Colours of a picture: a palette makes a report a third as large."""
 
 PAGE = """<!doctype html>

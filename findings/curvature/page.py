@@ -274,14 +274,17 @@ def _marked(found: Any) -> str:
 
 
 def places_picture(results: Path) -> maker.Figure:
-    """Return curvature's lead with 95 % intervals, for looks that every place has."""
+    """Return curvature's lead with 95 % intervals, for looks that every place has.
+
+    Places stand in the order of the first look's leads.
+    """
     found = leads(places(results))
     shown = [look for look in LOOKS if len(found[look]) == max(map(len, found.values()))]
+    order = sorted(found[shown[0]], key=lambda place: float(found[shown[0]][place].mean))
     figure, panels = maker.panels(7.6, 4.6, 1, len(shown), sharey=True, sharex=True)
     for axes, look in zip(panels, shown, strict=True):
-        own = {
-            f"{place} ({row.pairs})": row._replace(pairs=0) for place, row in found[look].items()
-        }
+        rows = {place: found[look][place] for place in order}
+        own = {f"{place} ({row.pairs})": row._replace(pairs=0) for place, row in rows.items()}
         maker.draw_differences(axes, maker.AT_T, own)
         axes.set_title(look.replace(", ", ",\n").replace(" each", "\neach"), fontsize=8)
         axes.set_xlabel("NLL at T, difference", fontsize=7)
