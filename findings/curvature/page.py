@@ -289,7 +289,7 @@ def places_picture(results: Path) -> maker.Figure:
         axes.set_title(look.replace(", ", ",\n").replace(" each", "\neach"), fontsize=8)
         axes.set_xlabel("NLL at T, difference", fontsize=7)
         axes.set_xlim(*REACH)
-        axes.set_xticks([-0.3, 0, 0.1])
+        axes.set_xticks([-0.3, 0])
         axes.tick_params(labelsize=7)
     return figure
 
