@@ -180,7 +180,8 @@ def leads(cells: pd.DataFrame, looks: Mapping[str, Any] = LOOKS) -> dict[str, di
     """Return curvature's differences by look and place, with Holm's p over a look's places."""
     found = {}
     for look, (rival, counts) in looks.items():
-        rows, pair = compared(cells, counts), [("curvature", rival)]
+        pair = [("curvature", rival)]
+        rows = compared(cells[cells["side"].isin(pair[0])], counts)
         own = {
             place: maker.pairs(here, pair, maker.AT_T).popitem()[1]
             for place, here in maker.by(rows, "condition").items()
