@@ -9,6 +9,9 @@ from torch.nn.functional import conv2d, group_norm
 from fedbary.data.batches import scale_pixels
 from findings.curvature.side_by_side import SideBySide, Weights
 
+Found = Callable[[int, Callable[[Tensor, Tensor], Tensor], Tensor], Tensor]
+"""What a layer's weights do to inputs: the weights' place, their product with inputs, the inputs."""
+
 
 class Convolutions(SideBySide):
     """Several federations of `findings.curvature.networks.narrow` between two rounds.
@@ -33,13 +36,21 @@ class Convolutions(SideBySide):
     def outputs(self, weights: Weights, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Weights]]:
         """Return logits (M, N, classes), and what takes slopes by them to slopes by weights."""
         leaves = [t.detach().requires_grad_() for t in weights]
-        *before, linear, last = leaves
-        w, b, scale, shift, w2, b2, scale2, shift2 = [t.flatten(0, 1) for t in before]
-        count = len(last)
-        through = conv2d(x, w, b, 2, 1)
-        through = group_norm(through, 2 * count, scale, shift).relu()
-        through = conv2d(through, w2, b2, 2, 1, groups=count)
-        through = group_norm(through, 4 * count, scale2, shift2).relu()
-        entering = through.reshape(len(x), count, -1).transpose(0, 1)
-        logits = torch.baddbmm(last[:, None], entering, linear)
+        logits = self.through(leaves, x, lambda place, product, x: product(x, leaves[place]))
         return logits.detach(), lambda slopes: [*torch.autograd.grad(logits, leaves, slopes)]
+
+    def through(self, weights: Weights, x: Tensor, found: Found) -> Tensor:
+        """Return logits (M, N, classes); `found` gives what the weights of a layer do to inputs."""
+        count = len(weights[-1])
+
+        def convolved(x: Tensor, place: int, groups: int, norms: int) -> Tensor:
+            def product(x: Tensor, weight: Tensor) -> Tensor:
+                return conv2d(x, weight.flatten(0, 1), None, 2, 1, groups=groups)
+
+            bias, scale, shift = (t.flatten() for t in weights[place + 1 : place + 4])
+            entering = found(place, product, x) + bias[:, None, None]
+            return group_norm(entering, norms * count, scale, shift).relu()
+
+        entering = convolved(convolved(x, 0, 1, 2), 4, count, 4)
+        entering = entering.reshape(len(x), count, -1).transpose(0, 1)
+        return found(8, torch.matmul, entering) + weights[-1][:, None]

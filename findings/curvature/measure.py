@@ -24,7 +24,12 @@ from findings.curvature.cells import USUAL, read, write
 from findings.curvature.convolutions import Convolutions
 from findings.curvature.estimates import DrawnLabels, Exact, Free, Hutchinson
 from findings.curvature.page import best
-from findings.curvature.posteriors import Ivon, Variational
+from findings.curvature.posteriors import (
+    Ivon,
+    IvonOfConvolutions,
+    Variational,
+    VariationalOfConvolutions,
+)
 from findings.curvature.side_by_side import Member, SideBySide
 from findings.truth.federation import Federation
 
@@ -33,6 +38,8 @@ KINDS = {
     ("mlp", "ivon"): Ivon,
     ("mlp", "variational"): Variational,
     ("findings.curvature.networks:narrow", "curvature"): Convolutions,
+    ("findings.curvature.networks:narrow", "ivon"): IvonOfConvolutions,
+    ("findings.curvature.networks:narrow", "variational"): VariationalOfConvolutions,
 }
 """What takes the rounds, by network and inference. Sides of point weights are of SideBySide."""
 

@@ -10,7 +10,12 @@ from fedbary.aggregation import aggregate
 from fedbary.settings.config import resolve
 from findings.curvature.convolutions import Convolutions
 from findings.curvature.estimates import DrawnLabels, Exact, Hutchinson
-from findings.curvature.posteriors import Ivon, Variational
+from findings.curvature.posteriors import (
+    Ivon,
+    IvonOfConvolutions,
+    Variational,
+    VariationalOfConvolutions,
+)
 from findings.curvature.side_by_side import Member, SideBySide
 from findings.truth.federation import Federation
 
@@ -105,6 +110,26 @@ def test_a_posterior_beside_others_is_a_run_of_its_own(kind, inference, rule):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
     found = beside.log_vars[0][:, 1].t()
     torch.testing.assert_close(found, alone.model["hidden.weight_log_var"], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "inference"),
+    [(IvonOfConvolutions, "ivon"), (VariationalOfConvolutions, "variational")],
+)
+def test_a_posterior_of_convolutions_beside_others_is_a_run_of_its_own(kind, inference):
+    gaussian = {**{n: w for n, w in WORDS.items() if n != "hidden_units"}, **NARROW}
+    own = {"rule": "RKLB", "inference": inference, "kl_weight": 0.1, "init_log_var": -4.0}
+    words = resolve({**gaussian, **own, "log_var_lr": 0.05})
+    alone, sides = Federation(words), [OTHER, replace(MEMBER, lr=0.05)]
+    beside = kind(Federation(words), sides, 1)
+    for _ in range(2):
+        alone.take_round()
+        beside.take_round()
+    for name, found in zip(beside.names, narrow(beside.weights, 1), strict=True):
+        expected = alone.model.get(f"{name}_mean", alone.model.get(name))
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    found, expected = beside.log_vars[4][1], alone.model["3.weight_log_var"]
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
