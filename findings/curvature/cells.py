@@ -45,8 +45,7 @@ def write(folder: Path, cells: pd.DataFrame) -> None:
     others = cells[~chosen].sort_values([*key, "stage", "seed"]).dropna(axis=1, how="all")
     if "nll" in others:
         others.loc[others["nll"].notna(), "held_out"] = None
-        scores = {name: 4 for name in ("temperature", "nll", "accuracy")}
-        others = others.round(scores)
+        others = others.round({"nll": 4, "accuracy": 4})
     for name, rows in ((CHOICE, wide), (CELLS, others)):
         part = folder / f"{name}.part"
         rows.convert_dtypes().round(5).to_csv(part, index=False, compression="xz")

@@ -10,7 +10,7 @@ from fedbary.data.batches import scale_pixels
 from findings.curvature.side_by_side import SideBySide, Weights
 
 Found = Callable[[int, Callable[[Tensor, Tensor], Tensor], Tensor], Tensor]
-"""What a layer's weights do to inputs: the weights' place, their product with inputs, the inputs."""
+"""What a layer's weights do to inputs, by their place and their product with inputs."""
 
 
 class Convolutions(SideBySide):

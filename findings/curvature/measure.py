@@ -50,7 +50,7 @@ ESTIMATES = {
 
 METHODS = {
     **dict.fromkeys(("curvature", "last layer", *ESTIMATES), "curvature"),
-    "SCAFFOLD": "SCAFFOLD", "FedAdam": "FedAdam",
+    **{name: name for name in ("SCAFFOLD", "SCAFFOLD by curvature", "FedAdam")},
 }  # fmt: skip
 """Sides with a method other than FedAvg's."""
 
@@ -152,7 +152,7 @@ class Map:
         """Return federations of a side that have no round yet."""
         kind = ESTIMATES.get(side) or KINDS[words["model"], words["inference"]]
         method = METHODS.get(side, "FedAvg")
-        gaussian = method == "curvature" or side in ("by size", "variational")
+        gaussian = "curvature" in method or side in ("by size", "variational")
         members = []
         for step in steps:
             own = {name: v for name, v in step.items() if name not in ("batch_size", "prior_std")}
@@ -168,7 +168,7 @@ def _batch_size(step: dict[str, Any]) -> int:
 def scores(runs: SideBySide, tested: bool) -> Iterator[dict[str, float]]:
     """Yield for each federation its NLL on held-out examples, at their temperature.
 
-    If it is tested, also the temperature, and NLL and accuracy on test examples.
+    If it is tested, also NLL and accuracy on test examples.
     """
     shards = runs.federation.shards
     held, y_held = (torch.cat([getattr(s, f"{n}_held_out") for s in shards]) for n in "xy")
@@ -178,7 +178,6 @@ def scores(runs: SideBySide, tested: bool) -> Iterator[dict[str, float]]:
         t = fitted_temperature([{**by_temperature, "num-examples": len(y_held)}]) or 1.0
         score = {"held_out": float(cross_entropy(asked / t, y_held))}
         if tested:
-            score["temperature"] = t
             score["nll"] = float(cross_entropy(logits / t, y))
             score["accuracy"] = float((logits.argmax(1) == y).float().mean())
         yield score

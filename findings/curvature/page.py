@@ -1,6 +1,6 @@
 """Means by curvature: the tables and the pictures of docs/results/curvature.md."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,8 @@ PAIRS = (
     ("curvature", "FedAdam"),
     ("curvature", "by size"), ("by size", "FedAvg"), ("IVON", "FedAvg"),
 )  # fmt: skip
-SCORES = (
-    maker.AT_T, Metric("accuracy", "Accuracy %", 100, 2), Metric("temperature", "T", 1, 2),
-)  # fmt: skip
-BYTES = (
-    Metric("bytes.up", "KB up a client and round", 0.001, 1), maker.AT_T,
-    Metric("accuracy", "Accuracy %", 100, 2),
-)  # fmt: skip
+SCORES = maker.AT_T, Metric("accuracy", "Accuracy %", 100, 2)
+BYTES = Metric("bytes.up", "KB up a client and round", 0.001, 1), *SCORES
 GRID = 0.02, 0.05, 0.1, 0.2
 """The step sizes of the grid."""
 EQUAL = (("at equal local epochs", "FedAvg", 0), ("at equal passes", "FedAvg + a pass", 1))
@@ -40,12 +35,14 @@ LOOKS = {
     "tuned, equal passes": ("FedAvg + a pass", {}),
     "one local epoch each": ("FedAvg", {"curvature": 1, "FedAvg": 1}),
     "one local epoch, FedAvg two": ("FedAvg", {"curvature": 1, "FedAvg": 2}),
-    "two local epochs each": ("FedAvg", {"curvature": 2, "FedAvg": 2}),
+    "five local epochs each": ("FedAvg", {"curvature": 5, "FedAvg": 5}),
 }
 """Comparisons at each place: the rival, and each side's number of local epochs if it is given."""
 OTHERS = "FedAdam", "SCAFFOLD", "FedProx", "IVON", "variational", "last layer"
 """Other rivals at the places; `last layer` has means by curvature there alone."""
-BESIDE = {"tuned": None, "one local epoch each": 1, "two local epochs each": 2}
+BOTH, EITHER = "SCAFFOLD by curvature", ("FedAvg", "SCAFFOLD", "curvature")
+"""Steps of SCAFFOLD with means by curvature, and the sides that it is compared with."""
+BESIDE = {"tuned": None, "one local epoch each": 1}
 """Comparisons with them: each side's number of local epochs if it is given."""
 REACH = -0.4, 0.2
 """NLLs of the picture of places; the widest intervals pass them."""
@@ -53,36 +50,40 @@ COLOURS = {"Dirichlet 0.1": maker.BLUE, "Dirichlet 0.5": maker.ORANGE, "even": m
 """Each condition's, in the order of the page."""
 
 
-def best(
-    cells: pd.DataFrame, condition: str, side: str, local_epochs: int | None = None
-) -> dict[str, Any]:
-    """Return the setting of a side with the least mean NLL on held-out examples.
-
-    With `local_epochs` the best of those that have so many.
-    """
-    tried = maker.where(cells, condition=condition, side=side, stage="choice")
-    means = tried.groupby(SETTING)["held_out"].mean()
-    if local_epochs is not None:
-        means = means.xs(local_epochs, level="local_epochs", drop_level=False)
-    return dict(zip(SETTING, means.idxmin(), strict=True))
-
-
-def compared(cells: pd.DataFrame, local_epochs: Mapping[str, int] | None = None) -> pd.DataFrame:
-    """Return the cells of fresh seeds that have their side's best setting.
+def chosen(cells: pd.DataFrame, local_epochs: Mapping[str, int] | None = None) -> pd.DataFrame:
+    """Return each side's setting with the least mean NLL on held-out examples, by condition.
 
     With `local_epochs` those of some sides alone, each the best of those that have so many.
     """
-    counts = local_epochs or {}
-    return pd.concat(
-        maker.where(
-            own,
-            stage="fresh",
-            **best(here, condition, SETTING_OF.get(side, side), counts.get(side)),
-        )
-        for condition, here in maker.by(cells, "condition").items()
-        for side, own in maker.by(here, "side").items()
-        if not counts or side in counts
-    )
+    tried = cells[cells["stage"] == "choice"]
+    if local_epochs:
+        tried = tried[tried["local_epochs"] == tried["side"].map(local_epochs)]
+    place = ["condition", "side"]
+    means = tried.groupby([*place, *SETTING])["held_out"].mean()
+    least = means.groupby(place).idxmin()
+    return pd.DataFrame([*least], columns=[*place, *SETTING])
+
+
+def best(
+    cells: pd.DataFrame, condition: str, side: str, local_epochs: int | None = None
+) -> dict[str, Any]:
+    """Return the setting of one side in one condition, as `chosen` finds it."""
+    own = maker.where(cells, condition=condition, side=side)
+    found = chosen(own, {side: local_epochs} if local_epochs else None)
+    return found[SETTING].to_dict("records")[0]
+
+
+def compared(cells: pd.DataFrame, local_epochs: Mapping[str, int] | None = None) -> pd.DataFrame:
+    """Return the cells of fresh seeds that have their side's chosen setting.
+
+    With `local_epochs` those of some sides alone.
+    """
+    fresh = cells[cells["stage"] == "fresh"]
+    if local_epochs:
+        fresh = fresh[fresh["side"].isin(local_epochs)]
+    settings = chosen(cells, local_epochs).rename(columns={"side": "by"})
+    rows = fresh.assign(by=fresh["side"].replace(SETTING_OF))
+    return rows.merge(settings, on=[*settings]).drop(columns="by")
 
 
 def equal(cells: pd.DataFrame, rival: str, more: int) -> dict[tuple[str, int], Any]:
@@ -127,6 +128,16 @@ def tables(results: Path) -> Iterator[str]:
         found = {f"{name}, epochs: {count}": row
                  for (name, count), row in equal(cells, rival, more).items()}  # fmt: skip
         yield maker.tests_table(head, maker.AT_T, found, BOUND)
+
+
+def _setting_of(side: str) -> Callable[[pd.DataFrame], str]:
+    """Return what finds a side's setting in its rows; a dash if there are none."""
+
+    def found(rows: pd.DataFrame) -> str:
+        own = maker.where(rows, side=side)
+        return _setting(own.iloc[0]) if len(own) else "–"
+
+    return found
 
 
 def _setting(one: Any) -> str:
@@ -176,16 +187,18 @@ def places(results: Path) -> pd.DataFrame:
     return pd.concat([first, read(results)], ignore_index=True)
 
 
-def leads(cells: pd.DataFrame, looks: Mapping[str, Any] = LOOKS) -> dict[str, dict[str, Any]]:
-    """Return curvature's differences by look and place, with Holm's p over a look's places."""
+def leads(
+    cells: pd.DataFrame, looks: Mapping[str, Any] = LOOKS, side: str = "curvature"
+) -> dict[str, dict[str, Any]]:
+    """Return a side's differences by look and place, with Holm's p over a look's places."""
     found = {}
     for look, (rival, counts) in looks.items():
-        pair = [("curvature", rival)]
+        pair = [(side, rival)]
         rows = compared(cells[cells["side"].isin(pair[0])], counts)
         own = {
             place: maker.pairs(here, pair, maker.AT_T).popitem()[1]
             for place, here in maker.by(rows, "condition").items()
-            if rival in set(here["side"])
+            if set(pair[0]) <= set(here["side"])
         }
         holm = corrected([row.t_test for row in own.values()])
         found[look] = {
@@ -194,13 +207,15 @@ def leads(cells: pd.DataFrame, looks: Mapping[str, Any] = LOOKS) -> dict[str, di
     return found
 
 
-def beside(cells: pd.DataFrame, rivals: Sequence[str], count: int | None) -> dict[str, list[str]]:
-    """Return the words of curvature's differences to rivals, by place where there are any.
+def beside(
+    cells: pd.DataFrame, rivals: Sequence[str], count: int | None, side: str = "curvature"
+) -> dict[str, list[str]]:
+    """Return the words of a side's differences to rivals, by place where there are any.
 
     All have so many local epochs, or each its own.
     """
-    given = {side: count for side in ("curvature", *rivals) if count}
-    found = leads(cells, {rival: (rival, given) for rival in rivals})
+    given = {one: count for one in (side, *rivals) if count}
+    found = leads(cells, {rival: (rival, given) for rival in rivals}, side)
     return {
         place: [_marked(found[rival].get(place)) for rival in rivals]
         for place in maker.by(cells, "condition")
@@ -208,17 +223,29 @@ def beside(cells: pd.DataFrame, rivals: Sequence[str], count: int | None) -> dic
     }
 
 
+def both_tables(results: Path) -> str:
+    """Return the differences of SCAFFOLD's steps with means by curvature, where there are any."""
+    cells = places(results)
+    looks = {look: beside(cells, EITHER, count, BOTH) for look, count in BESIDE.items()}
+    rows = {
+        (place, look): row for look, by_place in looks.items() for place, row in by_place.items()
+    }
+    head = [f"{BOTH} − another, NLL at T [95 %]", "local epochs"]
+    return maker.cells(head, [*EITHER], rows)
+
+
 def estimates_tables(results: Path) -> str:
     """Return curvature's differences to the same steps with other estimates of it."""
     cells = read(results)
-    looks = {look: beside(cells, ESTIMATES, count) for look, count in BESIDE.items()}
-    rows = {(place, look): looks[look][place] for place in COLOURS for look in BESIDE}
+    counts = {**BESIDE, "two local epochs each": 2}
+    looks = {look: beside(cells, ESTIMATES, count) for look, count in counts.items()}
+    rows = {(place, look): looks[look][place] for place in COLOURS for look in counts}
     head = ["curvature − another estimate, NLL at T [95 %]", "local epochs"]
     return maker.cells(head, [*ESTIMATES], rows)
 
 
 def places_tables(results: Path) -> Iterator[str]:
-    """Yield curvature's lead at every place, over other rivals at some, and the scores there."""
+    """Yield curvature's lead at every place, over other rivals too, scores and settings."""
     cells = places(results)
     found, fresh = leads(cells), compared(cells)
     rows = {
@@ -231,13 +258,13 @@ def places_tables(results: Path) -> Iterator[str]:
         own = {place: others[place] for place in rows if place in others}
         head = f"curvature − another, NLL at T [95 %], {look}"
         yield maker.cells(head, [*OTHERS], own)
-    scored = {
-        (place, side, _setting(own.iloc[0])): own
-        for place in rows
-        for side, own in maker.by(maker.where(fresh, condition=place), "side").items()
-        if not place.startswith("10 rounds")
-    }
-    yield maker.table(["place", "side", "setting"], scored, SCORES)
+    sides = "FedAvg", "FedAvg + a pass", "curvature", *OTHERS
+    scored = {place: maker.where(fresh, condition=place) for place in rows}
+    for metric in SCORES:
+        columns = [maker.of(side, metric, side=side) for side in sides]
+        yield maker.table(f"{metric.label}, tuned", scored, columns)
+    settings = [(side, _setting_of(side)) for side in ("FedAvg", "curvature", "SCAFFOLD")]
+    yield maker.table("chosen settings", scored, settings)
 
 
 def places_facts(results: Path) -> Iterator[float]:

@@ -31,9 +31,10 @@ _AT_ONCE = 1000
 class Member:
     """The steps of one of the federations, its prior's precision, and its method.
 
-    `FedAvg` has means by size, `curvature` by precision; `SCAFFOLD` corrects gradients. `FedAdam`
-    takes steps of `server_lr` at the server. `mu` pulls to the global weights, as FedProx does.
-    First weights are `start` times the network's, but for those of normalisation.
+    `FedAvg` has means by size, `curvature` by precision. `SCAFFOLD` corrects gradients, and
+    `SCAFFOLD by curvature` does both. `FedAdam` takes steps of `server_lr` at the server. `mu`
+    pulls to the global weights, as FedProx does. First weights are `start` times the network's,
+    but for those of normalisation.
     """
 
     lr: float
@@ -131,9 +132,9 @@ class SideBySide:
             seed = here.task.seed("train", client, here.round)
             shift = [c - own for c, own in zip(common, self.controls[client], strict=True)]
             fitted, gradient = self._fit(x, y, seed, decay, shift)
-            if self.method == "SCAFFOLD":
+            if "SCAFFOLD" in self.method:
                 self.controls[client] = gradient
-            curvature = self._curvature(fitted, x, seed) if self.method == "curvature" else None
+            curvature = self._curvature(fitted, x, seed) if "curvature" in self.method else None
             for i, tensor in enumerate(fitted):
                 weight = torch.full_like(tensor, len(y), dtype=torch.float64)
                 if curvature is not None and i not in self.points:

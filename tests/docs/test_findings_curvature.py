@@ -96,6 +96,28 @@ def test_another_method_beside_others_is_a_run_of_its_own(method):
         torch.testing.assert_close(found, point, rtol=1e-4, atol=1e-5)
 
 
+class Level(SideBySide):
+    """Federations that find the same curvature of all clients and weights."""
+
+    def _curvature(self, *given):
+        return [torch.ones_like(t) for t in super()._curvature(*given)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "rounds"), [(SideBySide, "curvature", 1), (Level, "SCAFFOLD", 3)]
+)
+def test_steps_of_scaffold_with_means_by_curvature_are_either_s(kind, other, rounds):
+    """Those of means by curvature before there are controls; SCAFFOLD's if curvature is level."""
+    found = []
+    for method in ("SCAFFOLD by curvature", other):
+        member = replace(MEMBER, method=method, precision=4.0)
+        found.append(kind(Federation(resolve({**WORDS, "rounds": rounds})), [member], 1))
+        for _ in range(rounds):
+            found[-1].take_round()
+    for one, two in zip(found[0].weights, found[1].weights, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("rule", ["RKLB", "AALV"])
 @pytest.mark.parametrize(("kind", "inference"), [(Ivon, "ivon"), (Variational, "variational")])
 def test_a_posterior_beside_others_is_a_run_of_its_own(kind, inference, rule):
