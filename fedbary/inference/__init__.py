@@ -234,6 +234,9 @@ class Local:
         None: they are `x`.
     release : callable
         Return the numbers of a `Release`; a client with a memory returns the same ones again.
+    correct : callable, optional
+        Changes the gradient of each batch's mean NLL in place, before SGD takes it. That is a
+        vector (d,) of the means, then the deterministic tensors, as `_steps.Vectors` has them.
     """
 
     model: nn.Module
@@ -250,6 +253,7 @@ class Local:
     share: float = 1.0
     raw: Tensor | None = None
     release: Callable[[Release], Mapping[str, Tensor]] = drawn
+    correct: Callable[[Tensor], object] | None = None
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Let the network hold the tensors of its state dict that are among these."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 
@@ -106,6 +106,15 @@ class Vectors:
             self.prior_shift = self.log_vars.pack([factor.shift[name] for name in names])
             self.prior_precision = self.log_vars.pack([factor.precision[name] for name in names])
         self.has_density = not isinstance(prior, Factor)
+
+    def packed(self, tensors: Mapping[str, Tensor], prefix: str = "") -> Tensor:
+        """Return tensors whose keys are a prefix and a name as a vector (d,) like `points`."""
+        return self.points.pack([tensors[prefix + name] for name in self.point_names])
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the parts of a vector like `points` by name, in memory of their own."""
+        parts = zip(self.point_names, self.points.views(vector), strict=True)
+        return {name: part.contiguous() for name, part in parts}
 
     @contextmanager
     def moved(self, offset: Tensor) -> Iterator[None]:
@@ -258,7 +267,8 @@ StepLoss = Callable[[Tensor, Tensor], AbstractContextManager[Tensor]]
 class Steps:
     """The steps of a round: going through it yields each batch (x, y) once its gradient is there.
 
-    The loop over it moves the parameters by their gradients.
+    The loop over it moves the parameters by their gradients. `local.correct` changes those of the
+    first vector.
 
     Parameters
     ----------
@@ -293,6 +303,8 @@ class Steps:
                 flat.grad.zero_()
             with self.loss(x, y) as loss:
                 loss.backward()
+            if self.local.correct is not None:
+                self.local.correct(self.vectors[0].grad)
             self.batches.count(loss, y)
             yield x, y
         self.local.model.zero_grad(set_to_none=True)

@@ -170,7 +170,7 @@ class Chain:
 
     def named(self, vectors: Tensor) -> dict[str, Tensor]:
         """Return the parts of a stack of vectors, (M, *shape) by parameter."""
-        rows = [self.path.named(vector) for vector in vectors]
+        rows = [self.path.vectors.named(vector) for vector in vectors]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
     def _steps(self, count: int, hurried: int) -> Iterator[int]:

@@ -34,8 +34,6 @@ class Descent:
     ----------
     local : Local
         The client's round; its network holds what it starts from.
-    correct : callable, optional
-        Changes the gradient of each batch's mean NLL (d,) in place, before SGD takes it.
     pull : mapping of str to Tensor, optional
         p by parameter: ½ Σ p (θ − θ_g)² is added to the loss, θ_g being the start. It acts by an
         implicit step, so that no p is too large for the rate.
@@ -48,27 +46,20 @@ class Descent:
         θ_g, (d,).
     """
 
-    def __init__(
-        self,
-        local: Local,
-        correct: Callable[[Tensor], object] | None = None,
-        pull: Tensors | None = None,
-    ) -> None:
-        self.local, self.vectors, self.correct = local, Vectors(local.model, 1.0), correct
+    def __init__(self, local: Local, pull: Tensors | None = None) -> None:
+        self.local, self.vectors = local, Vectors(local.model, 1.0)
         self.steps = Steps(local, self.vectors.points)
         self.start = self.vectors.points.value.clone()
         self.implicit: Tensor | None = None
         if pull is not None:
             rate = local.training.lr / (1 - local.training.momentum)
-            self.implicit = rate * self.packed(pull)
+            self.implicit = rate * self.vectors.packed(pull)
 
     def __iter__(self) -> Iterator[int]:
         local, points = self.local, self.vectors.points
         sgd = Momentum(self.vectors, local.training, 0.0)
         steps = math.ceil(len(local.x) / local.training.batch_size)
         for step, _ in enumerate(self.steps):
-            if self.correct is not None:
-                self.correct(points.grad)
             points.value.sub_(sgd.update(), alpha=local.training.lr)
             if self.implicit is not None:
                 points.value.addcmul_(self.implicit, self.start).div_(1 + self.implicit)
@@ -78,15 +69,6 @@ class Descent:
     def metrics(self) -> dict[str, float]:
         """Return the mean NLL of the last epoch, in nats."""
         return self.steps.metrics
-
-    def packed(self, tensors: Tensors, prefix: str = "") -> Tensor:
-        """Return tensors by parameter, whose keys begin with a prefix, as a vector (d,)."""
-        return self.vectors.points.pack([tensors[prefix + n] for n in self.vectors.point_names])
-
-    def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return a vector's parts by parameter, in memory of their own."""
-        parts = zip(self.vectors.point_names, self.vectors.points.views(vector), strict=True)
-        return {name: part.contiguous() for name, part in parts}
 
 
 def fisher(local: Local) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedbary.aggregation.sums import select_prefix
 from fedbary.aggregation.tensors import Empty, new_empty
 from fedbary.errors import SettingError
-from fedbary.gaussian import Factor, Posterior
+from fedbary.gaussian import Factor, Posterior, gaussian_pairs
 from fedbary.inference import Local
 from fedbary.methods._conditions import Conditions, Unfit, of_every_method
 from fedbary.parts.parameters import Checked
@@ -472,8 +472,9 @@ def is_buffer(name: str, tensor: Tensor) -> bool:
 
 
 def weights_of(model: Tensors) -> list[str]:
-    """Return the names of a state dict's weights: its tensors that are no buffers."""
-    return [name for name, tensor in model.items() if not is_buffer(name, tensor)]
+    """Return the names of a state dict's weights: means and point tensors, without buffers."""
+    log_vars = {*gaussian_pairs(model.keys()).values()}
+    return [n for n, tensor in model.items() if n not in log_vars and not is_buffer(n, tensor)]
 
 
 PART = 0.5

@@ -100,9 +100,9 @@ class ServerAdam(Checked):
 def stepped(
     optimiser: ServerSGD | ServerAdam, model: Tensors, means: Tensors, state: Tensors
 ) -> tuple[dict[str, Tensor], Tensors]:
-    """Return a model of point weights after a step towards the clients' means, and the state.
+    """Return a model after a step towards the clients' means, and the state.
 
-    Buffers are the means.
+    Log-variances and buffers are those of the means.
     """
     names = weights_of(model)
     steps, after = optimiser.step({name: model[name] - means[name] for name in names}, state)

@@ -51,7 +51,15 @@ from fedbary.aggregation.tensors import new_empty
 from fedbary.errors import SettingError
 from fedbary.gaussian import gaussian_pairs
 from fedbary.methods import _remembered as remembered
-from fedbary.methods._method import Arrival, Method, Reply, Server, Tensors, is_buffer
+from fedbary.methods._method import (
+    Arrival,
+    Method,
+    Reply,
+    Server,
+    Tensors,
+    is_buffer,
+    weights_of,
+)
 from fedbary.methods._server_steps import ServerSGD
 from fedbary.parts.parameters import BelowHalf, BelowOne, Ratio
 
@@ -193,9 +201,7 @@ class Barycentre(Method):
         if self.server_momentum == 0:
             return {}, {}
         pairs = gaussian_pairs(found.keys())
-        scales = set(pairs.values())
-        names = [n for n, tensor in found.items() if n not in scales and not is_buffer(n, tensor)]
-        gradient = {name: server.model[name] - found[name] for name in names}
+        gradient = {name: server.model[name] - found[name] for name in weights_of(found)}
         steps, velocity = ServerSGD(momentum=self.server_momentum).step(gradient, server.state)
         moved = {name: server.model[name] - step for name, step in steps.items()}
         for name, tensor in moved.items():

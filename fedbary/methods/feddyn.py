@@ -81,13 +81,18 @@ class FedDyn(Method):
         """Train on the bent loss from the global model, and keep the new h_k."""
         local.load(received)
         pull = self.strength / local.share
-        job = replace(local, training=replace(local.training, proximity=pull))
-        descent = Descent(job, lambda gradient: gradient.sub_(own, alpha=1 / local.share))
-        own = descent.packed(kept, _DRIFT) if kept else torch.zeros_like(descent.start)
+        descent = Descent(
+            replace(
+                local,
+                training=replace(local.training, proximity=pull),
+                correct=lambda gradient: gradient.sub_(own, alpha=1 / local.share),
+            )
+        )
+        own = descent.vectors.packed(kept, _DRIFT) if kept else torch.zeros_like(descent.start)
         for _ in descent:
             pass
         own = own - self.strength * (descent.vectors.points.value - descent.start)
-        after = {_DRIFT + name: tensor for name, tensor in descent.named(own).items()}
+        after = {_DRIFT + name: tensor for name, tensor in descent.vectors.named(own).items()}
         return Fitted(local.state(), descent.metrics, after)
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:

@@ -100,7 +100,7 @@ class FedPA(Method):
         for name, tensor in state.items():
             if not is_buffer(name, tensor):  # what the model does not train has no step: 0
                 state[name] = received[name].to(tensor) - tensor
-        return Fitted({**state, **descent.named(delta)}, descent.metrics)
+        return Fitted({**state, **descent.vectors.named(delta)}, descent.metrics)
 
     def aggregate(self, server: Server, replies: Sequence[Reply]) -> tuple[Tensors, Tensors]:
         """Step along the mean Δ of the parameters; buffers are averaged."""

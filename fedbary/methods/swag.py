@@ -99,7 +99,7 @@ class SWAG(Method):
         log_var = (squares * (self.scale / taken)).log()
         model = local.state()
         frozen = {n: torch.full_like(model[n], -_sites.MOST) for n in weights_of(model)}
-        found = _sites.log_vars_to_state({**frozen, **descent.named(log_var)})
+        found = _sites.log_vars_to_state({**frozen, **descent.vectors.named(log_var)})
         return Fitted({**model, **found}, descent.metrics)
 
     def reply_like(self, model: Tensors) -> Tensors:

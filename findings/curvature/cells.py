@@ -47,6 +47,8 @@ def write(folder: Path, cells: pd.DataFrame) -> None:
         others.loc[others["nll"].notna(), "held_out"] = None
         others = others.round({"nll": 4, "accuracy": 4})
     for name, rows in ((CHOICE, wide), (CELLS, others)):
+        if rows.empty:  # pandas does not read a table without columns
+            continue
         part = folder / f"{name}.part"
         rows.convert_dtypes().round(5).to_csv(part, index=False, compression="xz")
         os.replace(part, folder / name)

@@ -125,7 +125,7 @@ OTHERS = {
 ADAPTED = [
     {"rule": "RKLB"}, {"rule": "WB", "compress": "all"}, {"method": "PVI"},
     {"inference": "ivon", "rule": "RKLB"}, {"method": "FedLPA", "bayesian_layers": 0},
-    {"method": "SCAFFOLD", "bayesian_layers": 0},
+    {"method": "SCAFFOLD", "inference": "curvature"},
 ]  # fmt: skip
 
 

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 
 from fedbary import Posterior
 from fedbary.aggregation import aggregate
 from fedbary.settings.config import resolve
+from findings import maker
+from findings.curvature.cells import SETTING, USUAL, read, write
 from findings.curvature.convolutions import Convolutions
 from findings.curvature.estimates import DrawnLabels, Exact, Hutchinson
 from findings.curvature.posteriors import (
@@ -30,6 +33,19 @@ MEMBER = Member(0.1, 0.5, "cosine", 4.0, weight_decay=WORDS["weight_decay"])
 OTHER = Member(0.3, 0.0, "constant")
 NAMES = [f"{layer}.{part}_mean" for layer in ("hidden", "output") for part in ("weight", "bias")]
 POINTS = ["hidden.weight", "hidden.bias", *NAMES[2:]]
+
+
+def take(rounds, *federations):
+    for federation in federations:
+        for _ in range(rounds):
+            federation.take_round()
+
+
+def agree(tensors, beside, alone):
+    """The second of those beside one another is the one alone."""
+    for name, found in zip(beside.names, tensors(beside.weights, 1), strict=True):
+        expected = alone.model.get(f"{name}_mean", alone.model.get(name))
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
 
 
 def flat(weights, member):
@@ -56,9 +72,7 @@ def test_convolutions_beside_others_are_a_run_of_their_own(method):
         alone = Federation(resolve({**words, "method": method, "bayesian_layers": 0, **own}))
         sides = [replace(each, precision=0.0, method=method, **own) for each in sides]
     beside = Convolutions(Federation(resolve(gaussian)), sides, 1)
-    for _ in range(2):
-        alone.take_round()
-        beside.take_round()
+    take(2, alone, beside)
     names = [name for name in alone.model if not name.endswith("_log_var")]
     tensors = [f"{layer}.{part}" for layer in "01347" for part in ("weight", "bias")]
     named = {name.removesuffix("_mean"): alone.model[name] for name in names}
@@ -73,9 +87,7 @@ def test_a_federation_beside_others_is_a_run_of_its_own(start, layers):
     alone.model = {n: start * t if n in names else t for n, t in alone.model.items()}
     members = [OTHER, replace(MEMBER, start=start)]
     beside = SideBySide(Federation(resolve(words)), members, 1)
-    for _ in range(2):
-        alone.take_round()
-        beside.take_round()
+    take(2, alone, beside)
     for name, found in zip(names, flat(beside.weights, 1), strict=True):
         torch.testing.assert_close(found, alone.model[name], rtol=1e-4, atol=1e-5)
 
@@ -88,34 +100,10 @@ def test_another_method_beside_others_is_a_run_of_its_own(method):
     alone = Federation(resolve({**words, **own, "method": method, "bayesian_layers": 0}))
     sides = [replace(each, precision=0.0, method=method, **own) for each in (OTHER, MEMBER)]
     beside = SideBySide(Federation(resolve({**WORDS, "rounds": 3})), sides, 1)
-    for _ in range(3):
-        alone.take_round()
-        beside.take_round()
+    take(3, alone, beside)
     for name, found in zip(NAMES, flat(beside.weights, 1), strict=True):
         point = alone.model[name.removesuffix("_mean")]
         torch.testing.assert_close(found, point, rtol=1e-4, atol=1e-5)
-
-
-class Level(SideBySide):
-    """Federations that find the same curvature of all clients and weights."""
-
-    def _curvature(self, *given):
-        return [torch.ones_like(t) for t in super()._curvature(*given)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "other", "rounds"), [(SideBySide, "curvature", 1), (Level, "SCAFFOLD", 3)]
-)
-def test_steps_of_scaffold_with_means_by_curvature_are_either_s(kind, other, rounds):
-    """Those of means by curvature before there are controls; SCAFFOLD's if curvature is level."""
-    found = []
-    for method in ("SCAFFOLD by curvature", other):
-        member = replace(MEMBER, method=method, precision=4.0)
-        found.append(kind(Federation(resolve({**WORDS, "rounds": rounds})), [member], 1))
-        for _ in range(rounds):
-            found[-1].take_round()
-    for one, two in zip(found[0].weights, found[1].weights, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("rule", ["RKLB", "AALV"])
@@ -124,9 +112,7 @@ def test_a_posterior_beside_others_is_a_run_of_its_own(kind, inference, rule):
     gaussian = {"inference": inference, "rule": rule, "kl_weight": 0.1, "init_log_var": -4.0}
     words = {**WORDS, **gaussian, "log_var_lr": 0.05}
     alone, beside = Federation(resolve(words)), kind(Federation(resolve(words)), [OTHER, MEMBER], 1)
-    for _ in range(2):
-        alone.take_round()
-        beside.take_round()
+    take(2, alone, beside)
     for name, found in zip(NAMES, flat(beside.weights, 1), strict=True):
         expected = alone.model.get(name, alone.model.get(name.removesuffix("_mean")))
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
@@ -144,33 +130,27 @@ def test_a_posterior_of_convolutions_beside_others_is_a_run_of_its_own(kind, inf
     words = resolve({**gaussian, **own, "log_var_lr": 0.05})
     alone, sides = Federation(words), [OTHER, replace(MEMBER, lr=0.05)]
     beside = kind(Federation(words), sides, 1)
-    for _ in range(2):
-        alone.take_round()
-        beside.take_round()
-    for name, found in zip(beside.names, narrow(beside.weights, 1), strict=True):
-        expected = alone.model.get(f"{name}_mean", alone.model.get(name))
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    take(2, alone, beside)
+    agree(narrow, beside, alone)
     found, expected = beside.log_vars[4][1], alone.model["3.weight_log_var"]
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("method", ["curvature", "SCAFFOLD by curvature"])
 @pytest.mark.parametrize(
     ("words", "kind", "tensors"),
     [({"hidden_units": 5}, SideBySide, flat), (NARROW, Convolutions, narrow)],
 )
-def test_means_by_curvature_beside_others_are_a_run_of_their_own(words, kind, tensors):
+def test_means_by_curvature_beside_others_are_a_run_of_their_own(words, kind, tensors, method):
     """Both draw the same signs for the estimate."""
-    common = {name: word for name, word in WORDS.items() if name != "hidden_units"}
-    gaussian = resolve({**common, "rule": "RKLB", **words})
+    common = {name: word for name, word in WORDS.items() if name not in ("hidden_units", "rule")}
+    own = {"rule": "RKLB"} if method == "curvature" else {"method": "SCAFFOLD"}
+    gaussian = resolve({**common, **own, **words})
     sides = [replace(OTHER, precision=4.0), replace(MEMBER, lr=gaussian.local.lr)]
     alone = Federation(gaussian)
-    beside = kind(Federation(gaussian), [replace(s, method="curvature") for s in sides], 1)
-    for _ in range(2):
-        alone.take_round()
-        beside.take_round()
-    for name, tensor in zip(beside.names, tensors(beside.weights, 1), strict=True):
-        expected = alone.model.get(f"{name}_mean", alone.model.get(name))
-        torch.testing.assert_close(tensor, expected, rtol=1e-3, atol=1e-5)
+    beside = kind(Federation(gaussian), [replace(s, method=method) for s in sides], 1)
+    take(2, alone, beside)
+    agree(tensors, beside, alone)
 
 
 def test_estimates_have_the_mean_of_the_exact_diagonal():
@@ -224,3 +204,19 @@ def test_means_by_precision_are_those_of_the_rule():
     found = aggregate("RKLB", posteriors, [len(y) for _, y in beside.data]).mean
     for mean, weights in zip(found.values(), beside.weights, strict=True):
         torch.testing.assert_close(mean.float(), weights, rtol=1e-5, atol=1e-6)
+
+
+def test_a_map_that_stops_in_its_choice_is_read_again(tmp_path):
+    setting = dict(zip(SETTING, [0.1, 0.9, "cosine", *USUAL.values(), 2], strict=True))
+    place = {"condition": "a", "side": "FedAvg", **setting}
+    chosen = {**place, "stage": "choice", "seed": 100, "held_out": 0.5}
+    fresh = {**place, "stage": "fresh", "seed": 10, "nll": 0.75, "accuracy": 0.5}
+    for rows in ([chosen], [chosen, fresh]):
+        write(tmp_path, pd.DataFrame(rows))
+        for _ in range(2):
+            found = read(tmp_path)
+            for row in rows:
+                (held,) = maker.where(found, stage=row["stage"]).to_dict("records")
+                assert {name: held[name] for name in row} == row
+            assert len(found) == len(rows)
+            write(tmp_path, found)

@@ -11,9 +11,10 @@ from small_apps import answering
 from torch import nn
 
 from fedbary.errors import SettingError
-from fedbary.inference import Training
+from fedbary.inference import INFERENCE, Training, local_method, prepare
 from fedbary.methods import Local, Reply, Server
 from fedbary.methods._method import part_of_all
+from fedbary.methods.barycentre import Barycentre
 from fedbary.methods.fedavgm import FedAvgM
 from fedbary.methods.feddyn import FedDyn
 from fedbary.methods.scaffold import SCAFFOLD
@@ -22,6 +23,7 @@ from fedbary.server_app.engine.inline import InlineGrid
 from fedbary.strategies import Client, strategy_for
 from fedbary.strategies import Federation as Known
 from fedbary.strategies.compression import CompressedGrid, compression
+from fedbary.variational.layers import variational
 
 FEDAVG = FedAvgM(server_momentum=0.0)
 RATE = 0.1
@@ -65,8 +67,9 @@ def optimum(data, weight_decay=0.0):
 class Federation:
     """A method's rounds on clients' data, without Flower."""
 
-    def __init__(self, method, data, make=line, nll=squares):
+    def __init__(self, method, data, make=line, nll=squares, inference="variational"):
         self.method, self.data, self.make, self.nll = method, data, make, nll
+        self.inference = local_method(inference)
         torch.manual_seed(0)
         self.model = {name: t.detach().clone() for name, t in make().state_dict().items()}
         self.state, self.kept = method.start(self.model), [{} for _ in data]
@@ -78,7 +81,8 @@ class Federation:
         for k in turn:
             x, y = self.data[k]
             local = Local(
-                self.make(), x, y, self.nll, training=training, round=number, seed=number,
+                self.make(), x, y, self.nll, self.inference,
+                replace(training, kl_weight=len(x) / total), round=number, seed=number,
                 share=len(x) * len(self.data) / total,
             )  # fmt: skip
             sent = self.method.send(server, str(k))
@@ -147,6 +151,44 @@ def test_scaffold_of_one_client_is_sgd(bound):
         torch.testing.assert_close(one[name], tensor)
 
 
+def gaussian_line():
+    return variational(line(), 1)
+
+
+@settings(max_examples=3)
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.5]), st.sampled_from([0.0, 0.1]))
+def test_means_by_curvature_end_at_the_optimum_under_scaffold_alone(seed, momentum, weight_decay):
+    """The optimum of all data and the prior N(0, 1): the mode of the posterior."""
+    data, training = clients(seed), replace(PLAIN, momentum=momentum, weight_decay=weight_decay)
+    exact, found = optimum(data, weight_decay + 1 / sum(SIZES)), {}
+    for method in (SCAFFOLD(), Barycentre()):
+        federation = Federation(method, data, gaussian_line, squares, "curvature")
+        federation.rounds(150, training)
+        found[method.name] = federation.model["weight_mean"][0]
+    torch.testing.assert_close(found["SCAFFOLD"], exact, rtol=1e-5, atol=1e-6)
+    assert (found["barycentre"] - exact).norm() > 1e-3
+
+
+def gaussian_network():
+    made = variational(network(), 2)
+    prepare("curvature", made)
+    return made
+
+
+@pytest.mark.parametrize("inference", sorted({*INFERENCE} - {"laplace"}))
+def test_scaffold_of_posteriors_is_the_barycentre_until_clients_have_variates(inference):
+    """Of a single client always: what it corrects by is 0."""
+    training = Training(2, 16, lr=0.05, momentum=0.5, log_var_lr=0.01)
+    given = gaussian_network, nn.functional.cross_entropy, inference
+    for sizes, rounds in ((SIZES, 1), ([30], 3)):
+        data = classes(1, sizes)
+        one = Federation(SCAFFOLD(), data, *given).rounds(rounds, training)
+        other = Federation(Barycentre(), data, *given).rounds(rounds, training)
+        assert {name for name in one if name.endswith("_log_var")}
+        for name, tensor in other.items():
+            torch.testing.assert_close(one[name], tensor)
+
+
 @settings(max_examples=5)
 @given(st.integers(0, 10**6), st.floats(0.2, 1.2))
 def test_one_whole_step_of_scaffold_s_clients_is_one_of_gradient_descent(seed, server_lr):
@@ -167,13 +209,20 @@ def test_one_whole_step_of_scaffold_s_clients_is_one_of_gradient_descent(seed, s
 @given(st.lists(st.sets(st.integers(0, 2), min_size=1), min_size=1, max_size=5))
 def test_the_server_s_variate_is_the_mean_of_the_clients_whoever_takes_part(turns):
     """By size under SCAFFOLD, whose clients' Δ are weighed so; plainly under FedDyn."""
-    for method, word in ((SCAFFOLD(0.7), "control/"), (FedDyn(0.3), "drift/")):
-        federation = Federation(method, classes(1, SIZES), network, nn.functional.cross_entropy)
+    for method, word, make in (
+        (SCAFFOLD(0.7), "control/", network),
+        (SCAFFOLD(0.7), "control/", gaussian_network),
+        (FedDyn(0.3), "drift/", network),
+    ):
+        inference = "variational" if make is network else "curvature"
+        given = make, nn.functional.cross_entropy, inference
+        federation = Federation(method, classes(1, SIZES), *given)
         for number, turn in enumerate(turns, 1):
             federation.round(number, sorted(turn), Training(1, 16, lr=0.05))
         sizes = SIZES if word == "control/" else (1, 1, 1)
-        names = {f"{word}{name}" for name, _ in network().named_parameters()}
-        assert federation.state.keys() == names  # none of a buffer
+        every = (name for name, _ in make().named_parameters())
+        names = {f"{word}{name}" for name in every if not name.endswith("_log_var")}
+        assert federation.state.keys() == names  # none of a buffer or a log-variance
         for name in names:
             held = [kept.get(name, torch.zeros(())) for kept in federation.kept]
             whole = sum(size * each for size, each in zip(sizes, held, strict=True))

@@ -266,7 +266,7 @@ def test_swag_sends_the_moments_of_the_iterates_and_the_rule_aggregates():
     path = Descent(job)
     for epoch in path:
         if epoch >= 1:
-            iterates.append(path.named(path.vectors.points.value.clone()))
+            iterates.append(path.vectors.named(path.vectors.points.value.clone()))
     reply = SWAG(burn_in=1, scale=0.5).fit(job, received, {}).reply
     for name in iterates[0]:
         stack = torch.stack([iterate[name] for iterate in iterates])
