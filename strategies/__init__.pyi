@@ -1284,7 +1284,7 @@ class Ridge(MethodStrategy):
     ) -> None: ...
 
 class SCAFFOLD(MethodStrategy):
-    """Stochastic controlled averaging (Karimireddy et al. 2020), for point weights."""
+    """Stochastic controlled averaging (Karimireddy et al. 2020), and of posteriors."""
     def __init__(
         self,
         fraction_train: float = 1.0,

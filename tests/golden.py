@@ -89,6 +89,14 @@ RUNS: dict[str, Words] = {
         "model": "mlp",
         "noise": "learned",
     },
+    "inference/curvature-SCAFFOLD": {
+        **TABLE,
+        "inference": "curvature",
+        "method": "SCAFFOLD",
+        "bayesian_layers": 2,
+        "model": "mlp",
+        "samples": 0,
+    },
     **{f"sites/{name}": {**TABLE, **LAPLACE, "covariance": name} for name in STRUCTURES},
     **{
         f"last-layer/{name}": {**_of_method("LastLayerLaplace"), "structure": name}
