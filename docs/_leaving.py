@@ -58,6 +58,9 @@ RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
 
 INFERENCES: Mapping[str, Mapping[str, Any]] = {
     **{f"inference={name}": {"inference": name} for name in INFERENCE if name != "laplace"},
+    "method=SCAFFOLD inference=curvature bayesian_layers=1": {
+        "method": "SCAFFOLD", "inference": "curvature", "bayesian_layers": 1,
+    },
     **{
         f"method=PVI inference=laplace covariance={structure}": {
             "method": "PVI", "inference": "laplace", "covariance": structure, "model": "linear",

@@ -40,6 +40,7 @@ Its relatives differ in what weighs the mean, and in what the next round begins 
   over the rounds.
 - `method=FedLPA` (Liu et al. 2024) has Kronecker factors in place of a diagonal, in one round.
 - `method=FedPA` (Al-Shedivat et al. 2021) takes a covariance from SGD's iterates, without a pass.
+- `method=SCAFFOLD` takes the mean here of steps that it corrects, with this inference.
 - `method=Laplace` has the product of RKLB with `share`, of empirical Fishers: squared gradients at
   the labels that occurred.
 
