@@ -182,7 +182,8 @@ RUNS: dict[str, Words] = {
 """The words of each run by its name."""
 
 GOES_ON = {f"resumed/{name}": name for name in sorted(KINDS)}
-"""Runs of one of each kind of method that are cut off in their second round and go on."""
+"""Runs of one of each kind of method that are cut off in their second round and go on. They end as
+those that are not cut off, so nothing is pinned of them."""
 
 BEGINS = {f"started/{name}": name for name in ("barycentre", "PVI", "LDA", "ConjugateGaussian")}
 """Runs that begin with what another one left."""
@@ -199,6 +200,11 @@ FOLDERS = (
 def names() -> tuple[str, ...]:
     """Return every run's name."""
     return (*RUNS, *GOES_ON, *BEGINS, "own-sites")
+
+
+def pinned() -> tuple[str, ...]:
+    """Return the names of the runs that the file has."""
+    return tuple(name for name in names() if name not in GOES_ON)
 
 
 def machine() -> dict[str, str]:
@@ -329,13 +335,13 @@ def main() -> None:
     """Write the named runs, or all, into golden.json."""
     torch.set_num_threads(1)
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    pinned = json.loads(FILE.read_text())["runs"] if sys.argv[1:] else {}
+    held = json.loads(FILE.read_text())["runs"] if sys.argv[1:] else {}
     with tempfile.TemporaryDirectory() as scratch:
-        for number, name in enumerate(sys.argv[1:] or names()):
+        for number, name in enumerate(sys.argv[1:] or pinned()):
             folder = Path(scratch) / str(number)
             folder.mkdir()
-            pinned[name] = made(name, folder / "run")
-    lines = ",\n".join(f"  {json.dumps(n)}: {json.dumps(pinned[n])}" for n in names())
+            held[name] = made(name, folder / "run")
+    lines = ",\n".join(f"  {json.dumps(n)}: {json.dumps(held[n])}" for n in pinned())
     head = json.dumps(machine())
     FILE.write_text(f'{{"machine": {head}, "runs": {{\n{lines}\n}}}}\n', encoding="utf-8")
 

@@ -53,14 +53,16 @@ COLOURS = {"Dirichlet 0.1": maker.BLUE, "Dirichlet 0.5": maker.ORANGE, "even": m
 def chosen(cells: pd.DataFrame, local_epochs: Mapping[str, int] | None = None) -> pd.DataFrame:
     """Return each side's setting with the least mean NLL on held-out examples, by condition.
 
-    With `local_epochs` those of some sides alone, each the best of those that have so many.
+    A setting counts that all seeds of its side have. With `local_epochs` those of some sides alone,
+    each the best of those that have so many.
     """
     tried = cells[cells["stage"] == "choice"]
     if local_epochs:
         tried = tried[tried["local_epochs"] == tried["side"].map(local_epochs)]
     place = ["condition", "side"]
-    means = tried.groupby([*place, *SETTING])["held_out"].mean()
-    least = means.groupby(place).idxmin()
+    found = tried.groupby([*place, *SETTING])["held_out"].agg(["mean", "size"])
+    most = found.groupby(place)["size"].transform("max")
+    least = found["mean"].where(found["size"] == most).groupby(place).idxmin()
     return pd.DataFrame([*least], columns=[*place, *SETTING])
 
 
@@ -325,6 +327,8 @@ def places_picture(results: Path) -> maker.Figure:
 def bytes_tables(results: Path) -> str:
     """Return scores and bytes of packed messages, with curvature and with point weights."""
     rows = maker.last(results)
-    rows["side"] = rows["inference"].where(rows["bayesian_layers"] > 0, "FedAvg")
+    gaussian, controlled = rows["bayesian_layers"] > 0, rows["method"] == "SCAFFOLD"
+    rows["side"] = rows["method"].where(controlled, "FedAvg")
+    rows.loc[gaussian, "side"] = controlled.map({True: BOTH, False: "curvature"})
     sides = maker.by(rows, "side", "compress")
     return maker.table(["two local epochs", "`compress`"], sides, BYTES)

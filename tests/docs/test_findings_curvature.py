@@ -13,6 +13,7 @@ from findings import maker
 from findings.curvature.cells import SETTING, USUAL, read, write
 from findings.curvature.convolutions import Convolutions
 from findings.curvature.estimates import DrawnLabels, Exact, Hutchinson
+from findings.curvature.page import best
 from findings.curvature.posteriors import (
     Ivon,
     IvonOfConvolutions,
@@ -220,3 +221,15 @@ def test_a_map_that_stops_in_its_choice_is_read_again(tmp_path):
                 assert {name: held[name] for name in row} == row
             assert len(found) == len(rows)
             write(tmp_path, found)
+
+
+def test_a_setting_that_only_lucky_seeds_have_is_not_chosen():
+    setting = dict(zip(SETTING, [0.1, 0.9, "cosine", *USUAL.values(), 2], strict=True))
+    place = {"condition": "a", "side": "FedAvg", "stage": "choice"}
+    scores = {0.1: {1: 0.5, 2: 0.7}, 0.2: {1: 0.5, 2: 0.9}, 0.3: {1: 0.4}}
+    cells = [
+        {**place, **setting, "lr": lr, "seed": seed, "held_out": score}
+        for lr, by_seed in scores.items()
+        for seed, score in by_seed.items()
+    ]
+    assert best(pd.DataFrame(cells), "a", "FedAvg")["lr"] == 0.1
