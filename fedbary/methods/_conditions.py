@@ -26,17 +26,12 @@ Conditions = Callable[..., Unfit]
 def of_every_method(method: Method, run: Settings) -> Unfit:
     """Refuse weights of the other kind, and settings in which clients' own models have no part.
 
-    A posterior of no Gaussian layer is refused, too; `variational` trains point weights without.
     With `mode=async` also a method that needs a round's replies.
     """
     kind, named = type(method), f"method={method.name}"
     if method.deterministic not in (None, run.bayesian_layers == 0):
         yield "bayesian_layers", f"{'0' if run.bayesian_layers else '1 or more'} for {named}"
     own = {*unused_by(kind), *declared(kind)}
-    points = run.inference in ("variational", "laplace") or "inference" in own
-    if run.bayesian_layers == 0 and not points:
-        why = "its posterior is one of Gaussian layers"
-        yield "bayesian_layers", f"1 or more for inference={run.inference}: {why}"
     if run.inference == "laplace" and not own & {"covariance", "inference"}:
         yield "inference", f"another value for {named}: laplace is for method=PVI"
     if run.local.kl_weight == "share" and "prior" in own:

@@ -59,7 +59,9 @@ from torch import Tensor
 
 from fedbary.aggregation import RULES, aggregate_tensors
 from fedbary.aggregation.sums import LARGEST_LOG_VAR
+from fedbary.errors import SettingError
 from fedbary.inference._steps import Vectors
+from fedbary.methods._conditions import Unfit
 from fedbary.methods._method import (
     Fitted,
     Local,
@@ -72,9 +74,17 @@ from fedbary.methods._method import (
 )
 from fedbary.methods._server_steps import ServerSGD, stepped
 from fedbary.parts.parameters import Positive
+from fedbary.settings.config import Settings
 
 CONTROL = "control/"
 """The prefix of control variates' keys, in state and messages and at a client."""
+
+
+def of_posteriors(method: SCAFFOLD, run: Settings) -> Unfit:
+    """Refuse posteriors of no Gaussian layer; `variational` trains point weights without."""
+    if run.bayesian_layers == 0 and run.inference not in ("variational", "laplace"):
+        why = "its posterior is one of Gaussian layers"
+        yield "bayesian_layers", f"1 or more for inference={run.inference}: {why}"
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,7 @@ class SCAFFOLD(Method):
 
     deterministic = None
     remembers = True
+    conditions = (of_posteriors,)
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"bayesian_layers": 0})
 
     def start(self, model: Tensors) -> Tensors:
@@ -102,7 +113,10 @@ class SCAFFOLD(Method):
         return {**server.model, **server.state}
 
     def fit(self, local: Local, received: Tensors, kept: Tensors) -> Fitted:
-        """Infer along corrected gradients; c_k⁺ is kept, and its change travels with the model."""
+        """Infer along corrected gradients; c_k⁺ is kept, and its change travels with the model.
+
+        A local inference that takes no step is refused with a SettingError.
+        """
         local.load(received)
         common = {name: t for name, t in received.items() if name.startswith(CONTROL)}
         before = kept or {name: torch.zeros_like(tensor) for name, tensor in common.items()}
@@ -117,6 +131,8 @@ class SCAFFOLD(Method):
             gradient.add_(shift)
 
         metrics = replace(local, correct=correct).infer(local.prior)
+        if not taken:
+            raise SettingError("inference", "without steps", "one that takes `Local.correct`")
         found = {CONTROL + n: t for n, t in vectors.named(total / taken).items()}
         after = {**before, **found}  # what the model does not train keeps 0
         change = {name: after[name] - before[name].to(after[name]) for name in common}

@@ -1,6 +1,6 @@
 """The cells of a map: scores of federations, on disk in two small tables.
 
-`choice.csv.xz` has the held-out NLL of each setting, a column a seed of the choice. `cells.csv.xz`
+`choice.csv.bz2` has the held-out NLL of each setting, a column a seed of the choice. `cells.csv.xz`
 has a row for each fresh seed.
 """
 
@@ -17,7 +17,7 @@ USUAL = {
 
 SETTING = ["lr", "momentum", "lr_schedule", *USUAL, "local_epochs"]
 
-CELLS, CHOICE = "cells.csv.xz", "choice.csv.xz"
+CELLS, CHOICE = "cells.csv.xz", "choice.csv.bz2"
 
 
 def read(folder: Path) -> pd.DataFrame:
@@ -49,6 +49,6 @@ def write(folder: Path, cells: pd.DataFrame) -> None:
     for name, rows in ((CHOICE, wide), (CELLS, others)):
         if rows.empty:  # pandas does not read a table without columns
             continue
-        part = folder / f"{name}.part"
-        rows.convert_dtypes().round(5).to_csv(part, index=False, compression="xz")
+        part = folder / f"part-{name}"
+        rows.convert_dtypes().round(5).to_csv(part, index=False)
         os.replace(part, folder / name)

@@ -189,6 +189,14 @@ def test_scaffold_of_posteriors_is_the_barycentre_until_clients_have_variates(in
             torch.testing.assert_close(one[name], tensor)
 
 
+def test_scaffold_refuses_an_inference_that_takes_no_corrected_step():
+    for inference in (lambda local: {"train_nll": 0.0}, local_method("laplace")):
+        local = Local(line().float(), torch.ones(4, 3), torch.ones(4), squares, inference)
+        sent = {**local.state(), **SCAFFOLD().start(local.state())}
+        with pytest.raises(SettingError, match="inference: 'without steps'; expected .*correct"):
+            SCAFFOLD().fit(local, sent, {})
+
+
 @settings(max_examples=5)
 @given(st.integers(0, 10**6), st.floats(0.2, 1.2))
 def test_one_whole_step_of_scaffold_s_clients_is_one_of_gradient_descent(seed, server_lr):

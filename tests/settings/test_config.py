@@ -316,6 +316,14 @@ def test_projection_is_refused_where_what_clients_keep_is_no_model():
         refused(f"projection.*{method}", resolve, {"method": method, "projection": "WB"})
 
 
+def test_scaffold_takes_posteriors_of_gaussian_layers_alone():
+    for inference in ("curvature", "ivon", "natural_gradient"):
+        words = {"method": "SCAFFOLD", "inference": inference}
+        refused(f"bayesian_layers: 0; expected 1 or more for inference={inference}", resolve, words)
+        assert resolve({**words, "bayesian_layers": 1}).bayesian_layers == 1
+    assert resolve({"method": "SCAFFOLD"}).bayesian_layers == 0
+
+
 def test_projection_takes_the_rules_that_make_a_divergence_least_and_no_other():
     for rule in RULES:
         if rule in DIVERGENCES:
