@@ -1,6 +1,7 @@
 """Means by curvature: the tables and the pictures of docs/results/curvature.md."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,13 @@ OTHERS = "FedAdam", "SCAFFOLD", "FedProx", "IVON", "variational", "last layer"
 """Other rivals at the places; `last layer` has means by curvature there alone."""
 BOTH, EITHER = "SCAFFOLD by curvature", ("FedAvg", "SCAFFOLD", "curvature")
 """Steps of SCAFFOLD with means by curvature, and the sides that it is compared with."""
+NUMBERS = {"FedAvg": "1", "SCAFFOLD": "2", "curvature": "2", BOTH: "3"}
+"""Numbers that a side's client sends for each weight."""
+FRONT = (
+    "5 rounds, Dirichlet 0.1", "10 rounds, Dirichlet 0.1", "20 rounds, Dirichlet 0.1",
+    "10 rounds, Dirichlet 0.5", "convolutions, Dirichlet 0.5",
+)  # fmt: skip
+"""Places that the README has."""
 BESIDE = {"tuned": None, "one local epoch each": 1}
 """Comparisons with them: each side's number of local epochs if it is given."""
 REACH = -0.4, 0.2
@@ -225,6 +233,15 @@ def beside(
     }
 
 
+def front_tables(results: Path) -> str:
+    """Return the table of the README."""
+    fresh, rows = compared(places(results)), {}
+    for side, numbers in NUMBERS.items():
+        own = [maker.where(fresh, condition=place, side=side)["nll"] for place in FRONT]
+        rows[side] = [numbers, *map(maker.AT_T.show, own)]
+    return maker.cells(["side"], ["numbers a weight", *FRONT], rows)
+
+
 def both_tables(results: Path) -> str:
     """Return the differences of SCAFFOLD's steps with means by curvature, where there are any."""
     cells = places(results)
@@ -309,19 +326,24 @@ def _marked(found: Any) -> str:
 
 
 def places_picture(results: Path) -> maker.Figure:
-    """Return curvature's lead with 95 % intervals, for looks that every place has.
+    """Return leads over FedAvg with 95 % intervals: SCAFFOLD by curvature's, then curvature's.
 
-    Places stand in the order of the first look's leads.
+    Places stand in the order of curvature's tuned leads.
     """
-    found = leads(places(results))
-    shown = [look for look in LOOKS if len(found[look]) == max(map(len, found.values()))]
-    order = sorted(found[shown[0]], key=lambda place: float(found[shown[0]][place].mean))
-    figure, panels = maker.panels(7.6, 4.6, 1, len(shown), sharey=True, sharex=True)
-    for axes, look in zip(panels, shown, strict=True):
-        rows = {place: found[look][place] for place in order}
-        own = {f"{place} ({row.pairs})": row._replace(pairs=0) for place, row in rows.items()}
+    cells = places(results)
+    shown = {look: LOOKS[look] for look in LOOKS if look != "one local epoch, FedAvg two"}
+    found = leads(cells, {BOTH: ("FedAvg", {})}, BOTH) | leads(cells, shown)
+    tuned = found["tuned, equal rounds"]
+    figure, panels = maker.panels(7.6, 4.6, 1, len(found), sharey=True, sharex=True)
+    for axes, (look, rows) in zip(panels, found.items(), strict=True):
+        own = {}
+        for place in sorted(tuned, key=lambda place: float(tuned[place].mean)):
+            row = rows.get(place, tuned[place]._replace(mean=nan, low=nan, high=nan))
+            own[f"{place} ({tuned[place].pairs})"] = row._replace(pairs=0)
         maker.draw_differences(axes, maker.AT_T, own)
-        axes.set_title(look.replace(", ", ",\n").replace(" each", "\neach"), fontsize=8)
+        axes.set_title(
+            look.replace(", ", ",\n").replace(" each", "\neach").replace(" by", "\nby"), fontsize=8
+        )
         axes.set_xlabel("NLL at T, difference", fontsize=7)
         axes.set_xlim(*REACH)
         axes.set_xticks([-0.3, 0])
