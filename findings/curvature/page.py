@@ -41,7 +41,8 @@ LOOKS = {
 """Comparisons at each place: the rival, and each side's number of local epochs if it is given."""
 OTHERS = "FedAdam", "SCAFFOLD", "FedProx", "IVON", "variational", "last layer"
 """Other rivals at the places; `last layer` has means by curvature there alone."""
-BOTH, EITHER = "SCAFFOLD by curvature", ("FedAvg", "SCAFFOLD", "curvature")
+BOTH = "SCAFFOLD by curvature"
+EITHER = "FedAvg", "FedAvg + a pass", "SCAFFOLD", "curvature"
 """Steps of SCAFFOLD with means by curvature, and the sides that it is compared with."""
 NUMBERS = {"FedAvg": "1", "SCAFFOLD": "2", "curvature": "2", BOTH: "3"}
 """Numbers that a side's client sends for each weight."""
